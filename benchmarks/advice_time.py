@@ -118,8 +118,8 @@ def main() -> None:
 
 def _measured(arguments: tuple[Any, ...], target: str) -> dict[str, Any]:
     import memprof
-    from memprof.capture.targets.resolve import resolve
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.targets.resolve import resolve
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.advice.compiled import advise_step
 
     spec = StepSpec(train_step, arguments, workload="gpt2")

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes.launch import compile_in_child
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import CompileSettings
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes.launch import compile_in_child
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
 TARGET = "h100-80gb"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import memprof
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, CheckpointPlan
 from memprof.studies.plan.search import plan_step
 from memprof.workloads.build import build_step

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Capture
-from memprof.capture.processes.launch import compile_all, num_at_a_time
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import CompileSettings
-from memprof.capture.xla.toolchain import installed_version
+from memprof.sources.jax.processes.launch import compile_all, num_at_a_time
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
+from memprof.sources.jax.xla.toolchain import installed_version
 from memprof.studies.subject import find_subject
 
 TECHNIQUES = (

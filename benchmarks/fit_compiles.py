@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from memprof.capture.targets.resolve import resolve
 from memprof.reports.json.answers import fit_json
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.value import FitRequest, fit
 from memprof.studies.subject import find_subject

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memprof.analysis.pipeline import analyze
-from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs, recomputed_in_child
-from memprof.capture.processes.task import CountingTask
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.processes.launch import compile_all, compile_in_child, default_num_jobs, recomputed_in_child
+from memprof.sources.jax.processes.task import CountingTask
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, combine
 from memprof.studies.fit.ladder import find_ladder
 from memprof.studies.subject import Subject, find_subject

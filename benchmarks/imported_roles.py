@@ -29,11 +29,11 @@ from memprof.analysis.hlo.buffer_table import decode_buffer_table
 from memprof.analysis.hlo.hlo_proto import HloProto, parse_proto
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import ArgumentLeaf, Capture
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes.launch import compile_in_child
-from memprof.capture.roles.by_program import arguments_of_program
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes.launch import compile_in_child
+from memprof.sources.jax.roles.by_program import arguments_of_program
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.subject import find_subject
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -29,12 +29,12 @@ from typing import Any
 
 import jax
 
-from memprof.capture.compile import CompiledStep, compile_step
-from memprof.capture.running.feeding import Arguments
-from memprof.capture.running.run import timed_steps
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import Feed, StepSpec
-from memprof.capture.xla.toolchain import toolchain
+from memprof.sources.jax.compile import CompiledStep, compile_step
+from memprof.sources.jax.running.feeding import Arguments
+from memprof.sources.jax.running.run import timed_steps
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import Feed, StepSpec
+from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.workloads.build import build_step
 from memprof.workloads.train_step import STATE_ARGNUM
 

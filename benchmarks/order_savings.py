@@ -25,9 +25,9 @@ from jax.sharding import PartitionSpec as P
 import memprof
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.targets.resolve import resolve_asked
-from memprof.capture.xla.portable_program import CompileSettings
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.targets.resolve import resolve_asked
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
 NUM_LAYERS = 8

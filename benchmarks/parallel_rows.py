@@ -23,9 +23,9 @@ from datetime import date
 from pathlib import Path
 
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import default_num_jobs
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import CompileSettings
+from memprof.sources.jax.processes.launch import default_num_jobs
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import TEACHING_ROWS, find_subject
 

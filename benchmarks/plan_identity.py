@@ -40,14 +40,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 from memprof.analysis.hlo.hlo_proto import HloProto
 from memprof.analysis.memory.checks import plan_totals
 from memprof.analysis.records.capture import Capture, CompilerTotals, Target
-from memprof.capture.compile import compile_step
-from memprof.capture.processes.launch import compile_in_child
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.nvidia.catalogue import gpus
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.processes.launch import compile_in_child
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.nvidia.catalogue import gpus
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.workloads import registry
 from memprof.workloads.build import build_step, plan
 
@@ -327,9 +327,9 @@ def main() -> None:
 
 
 def _result(found: list[dict[str, Any]], not_compiled: list[str]) -> dict[str, object]:
-    from memprof.capture.xla import xla_adapter
-    from memprof.capture.xla.flags import xla_flags
-    from memprof.capture.xla.toolchain import toolchain
+    from memprof.sources.jax.xla import xla_adapter
+    from memprof.sources.jax.xla.flags import xla_flags
+    from memprof.sources.jax.xla.toolchain import toolchain
 
     return {
         "command": " ".join(["python -m benchmarks.plan_identity", *sys.argv[1:]]).split(" -o ")[0],

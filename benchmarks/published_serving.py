@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.targets.resolve import resolve, topology_of
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.subject import find_subject
 
 _GIB = 2**30

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import default_num_jobs
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.processes.launch import default_num_jobs
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import find_subject
 

@@ -17,8 +17,8 @@ import sys
 from dataclasses import dataclass
 
 from memprof.analysis.pipeline import analyze
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.targets.resolve import resolve, topology_of
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.subject import find_subject
 
 

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.capture.xla.plan import Plan
-from memprof.capture.xla.plan_cache import CLAIMS, SUFFIX, PlanCache
+from memprof.sources.jax.xla.plan import Plan
+from memprof.sources.jax.xla.plan_cache import CLAIMS, SUFFIX, PlanCache
 
 _NUM_KEYS, _NUM_USES, _PLAN_BYTES = 24, 40, 200_000  # a plan of the tiny MLP has so many
 _LIMIT_BYTES = 16 * _PLAN_BYTES

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from memprof.capture.capture_file import read_capture
+from memprof.sources.capture_file import read_capture
 
 _COMMAND = (sys.executable, "-m", "memprof.profiler_cli.main", "run", "mlp", "--preset", "tiny", "--target", "cpu")
 

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.report import Report
-from memprof.capture.capture_file import read_capture
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture
 
 NUM_REPEATS = 5
 MANY = 20_000

@@ -34,11 +34,11 @@ import jax
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.capture.compile import capture_of
-from memprof.capture.targets.mesh import target_of_step
-from memprof.capture.targets.resolve import resolve_asked
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import WorkloadError
+from memprof.sources.jax.compile import capture_of
+from memprof.sources.jax.targets.mesh import target_of_step
+from memprof.sources.jax.targets.resolve import resolve_asked
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
 TECHNIQUES = ("dp", "zero1", "zero2", "fsdp", "tp", "fsdp+tp", "sp", "ep", "pp")

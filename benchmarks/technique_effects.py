@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import default_num_jobs
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.processes.launch import default_num_jobs
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
 from memprof.studies.subject import find_subject
 from memprof.workloads.registry import techniques

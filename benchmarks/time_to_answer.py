@@ -99,8 +99,8 @@ def compile_plainly(program: Program, *, to_the_plan: bool) -> None:
     """
     import jax
 
-    from memprof.capture.targets.choose import devices_of
-    from memprof.capture.targets.resolve import resolve
+    from memprof.sources.jax.targets.choose import devices_of
+    from memprof.sources.jax.targets.resolve import resolve
     from memprof.workloads.build import build_step
 
     spec = build_step(
@@ -116,9 +116,9 @@ def compile_plainly(program: Program, *, to_the_plan: bool) -> None:
     if not to_the_plan:
         lowered.compile()
         return
-    from memprof.capture.targets.nvidia.options import options_for_gpu
-    from memprof.capture.xla.plan import compile_to_plan
-    from memprof.capture.xla.xla_adapter import dump_options
+    from memprof.sources.jax.targets.nvidia.options import options_for_gpu
+    from memprof.sources.jax.xla.plan import compile_to_plan
+    from memprof.sources.jax.xla.xla_adapter import dump_options
 
     dump = Path("dump").absolute()
     options = {**options_for_gpu((), to_the_plan=True), **dump_options(dump)}

@@ -35,13 +35,13 @@ from typing import Any
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.nvidia.catalogue import gpu_of_kind
-from memprof.capture.targets.resolve import has_accelerator_device, resolve
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
 from memprof.reports.units import format_bytes, format_short_seconds
+from memprof.sources.jax.processes.launch import compile_all, compile_in_child, default_num_jobs
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.nvidia.catalogue import gpu_of_kind
+from memprof.sources.jax.targets.resolve import has_accelerator_device, resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
 NUM_STEPS = 5

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture
 from memprof.reports.format import format_named
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

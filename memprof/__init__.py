@@ -22,8 +22,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from memprof.analysis.records.device_family import add_families
-from memprof.capture.targets import facts
 from memprof.plugin_complaints import leave_out_plugin_complaints
+from memprof.sources.jax.targets import facts
 from memprof.version import __version__
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from memprof.analysis.records.in_chunks import InChunks
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
-    from memprof.capture.targets.mesh import mesh
-    from memprof.capture.tracing.step import Feed, StepSpec
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
     from memprof.planning import apply, plan
+    from memprof.sources.jax.targets.mesh import mesh
+    from memprof.sources.jax.tracing.step import Feed, StepSpec
     from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.summarizing import summary
     from memprof.workloads.user.train_spec import TrainSpec
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
-    "Feed": "memprof.capture.tracing.step",
+    "Feed": "memprof.sources.jax.tracing.step",
     "InChunks": "memprof.analysis.records.in_chunks",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
     "ServingSpec": "memprof.workloads.user.serving_spec",
-    "StepSpec": "memprof.capture.tracing.step",
+    "StepSpec": "memprof.sources.jax.tracing.step",
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",
@@ -63,7 +63,7 @@ _HOMES = {
     "largest": "memprof.batching",
     "load": "memprof.api",
     "measure": "memprof.measuring",
-    "mesh": "memprof.capture.targets.mesh",
+    "mesh": "memprof.sources.jax.targets.mesh",
     "peak": "memprof.batching",
     "plan": "memprof.planning",
     "profile": "memprof.api",

@@ -28,10 +28,6 @@ from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Answer, PoolSettings, Verdict
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import ModuleNode, Report
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.own_attributes import own
-from memprof.capture.pool_settings import parse_pool
-from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
 from memprof.progress import rows_shown, stages_shown
@@ -44,6 +40,10 @@ from memprof.reports.json.serving import serving_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.serving import serving_document
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.step_checks import argument_numbers, check_label, shown
+from memprof.sources.pool_settings import parse_pool
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.known import known_advice
 from memprof.studies.serving import ServingPlan
@@ -51,7 +51,7 @@ from memprof.studies.serving import ServingPlan
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.workloads.user.serving_spec import ServingSpec
 
@@ -305,7 +305,7 @@ def profile(
         MemprofError: a mistake in what was asked for, in one sentence.
         Exception: whatever the step raises while it is traced.
     """
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
     if label is not None:
         check_label("label", label)
@@ -326,12 +326,12 @@ def profile_spec(
     spec: StepSpec, *, target: str | Path | None = None, complete: bool = False, pool: float | str | None = None
 ) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
-    from memprof.capture.compile import capture_of
-    from memprof.capture.hints import hint
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.tracing.step import StepSpec
-    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.sources.jax.compile import capture_of
+    from memprof.sources.jax.hints import hint
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.sources.jax.xla.portable_program import CompileSettings
 
     if not isinstance(spec, StepSpec):
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
@@ -374,9 +374,9 @@ def advise(
         MemprofError: a mistake in what was asked for, in one sentence.
         Exception: whatever the step raises while it is traced.
     """
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.advice.compiled import advise_step
 
     spec = StepSpec(

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
 from memprof.api import profile
-from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step_checks import shown
 
 if TYPE_CHECKING:
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
 
 def peak(
@@ -107,10 +107,10 @@ def _largest_call(
     call: Callable[[int], StepSpec], sizes: Sequence[int], memory_bytes: int, target: str | Path | None
 ) -> int | None:
     """The largest size whose call fits, from the cache where the same was asked before."""
-    from memprof.capture.compile import key_of_step
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.plan_cache import PlanCache
+    from memprof.sources.jax.compile import key_of_step
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.xla.plan_cache import PlanCache
 
     if not sizes:
         return None
@@ -132,7 +132,7 @@ def _largest_call(
 
 
 def _with_size(fn: Callable[..., Any], args: tuple[Any, ...], size: int) -> StepSpec:
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
@@ -144,7 +144,7 @@ def _with_size(fn: Callable[..., Any], args: tuple[Any, ...], size: int) -> Step
 def _along(fn: Callable[..., Any], args: tuple[Any, ...], axis: int, size: int) -> StepSpec:
     import jax
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
     def cut(leaf: Any) -> Any:
         shape = list(leaf.shape)

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from memprof.api import Profile
-from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 from memprof.measuring import Measured, measure
+from memprof.sources.jax.tracing.step_checks import shown
 
 Write = Callable[[Mapping[str, int], int], None]  # metrics by name, and the number of the step
 

@@ -100,8 +100,8 @@ def measure(*, arrays: bool = True) -> Iterator[Measured]:
     """
     import jax
 
-    from memprof.capture.running.live_arrays import live_arrays
-    from memprof.capture.running.memory_readings import read_pool, read_resident, resident_peak, start_resident_peak
+    from memprof.sources.jax.running.live_arrays import live_arrays
+    from memprof.sources.jax.running.memory_readings import read_pool, read_resident, resident_peak, start_resident_peak
 
     measured = Measured()
     devices = jax.local_devices()

@@ -18,9 +18,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from memprof.api import Profile, profile
-from memprof.capture.tracing import jit_adapter
 from memprof.errors import MemprofError
 from memprof.out_of_memory import is_out_of_memory, shapes_of
+from memprof.sources.jax.tracing import jit_adapter
 
 _ASKED = "_memprof_asked"  # what is called in the place of the function
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing.step_checks import check_callable
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step_checks import check_callable
 
 _SIGN = "RESOURCE_EXHAUSTED"
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
 from memprof.analysis.records.in_chunks import InChunks
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing.step_checks import argument_numbers
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.step_checks import argument_numbers
 
 if TYPE_CHECKING:
     from memprof.studies.plan.plan import CheckpointPlan
@@ -50,9 +50,9 @@ def plan(
         MemprofError: a mistake in what was asked for, or the step differentiates nothing.
         Exception: whatever the step raises while it is traced.
     """
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.plan.allowed import parse_allowed
     from memprof.studies.plan.search import plan_step
 
@@ -93,7 +93,7 @@ def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Cal
     checkpoints = plan if callable(plan) else plan.checkpoints
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
-        from memprof.capture.checkpointing.apply import with_checkpointed_blocks
+        from memprof.sources.jax.checkpointing.apply import with_checkpointed_blocks
 
         if not callable(plan) and plan.chunks is not None:
             step = _in_chunks(step, plan.chunks)
@@ -103,7 +103,7 @@ def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Cal
 
 
 def _in_chunks(step: Callable[..., Any], chunks: InChunks) -> Callable[..., Any]:
-    from memprof.capture.checkpointing.apply import traced_within
-    from memprof.capture.checkpointing.chunks import chunked
+    from memprof.sources.jax.checkpointing.apply import traced_within
+    from memprof.sources.jax.checkpointing.chunks import chunked
 
     return traced_within(step, lambda: chunked(chunks))

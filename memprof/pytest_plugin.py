@@ -31,7 +31,7 @@ from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
     from memprof.api import Profile
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.check.gate import Limits as CheckLimits
 
 _OPTIONS = ("max", "fits", "against", "fail_on", "target", "pool")
@@ -220,7 +220,7 @@ def _check(step: object, limits: Sequence[_Limits], item: pytest.Item) -> tuple[
 
 
 def _parsed_limits(keywords: Mapping[str, Any]) -> CheckLimits:
-    from memprof.capture.pool_settings import parse_pool
+    from memprof.sources.pool_settings import parse_pool
     from memprof.studies.check.gate import limits_of
 
     unknown = sorted(keywords.keys() - set(_OPTIONS))
@@ -249,7 +249,7 @@ def _check_kind(name: str, value: object) -> None:
 
 def _profile(step: object, target: str | None) -> Profile:
     from memprof.api import profile_spec
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
     if not isinstance(step, StepSpec):
         raise MemprofError(f"a marked test must return or yield a memprof.StepSpec, not {type(step).__name__}")

@@ -29,24 +29,24 @@ from oom_logs import POSTED
 from property.test_damage_laws import step
 from unit.analysis.test_engines import engine_capture
 from unit.analysis.test_traced import trace_capture
-from unit.capture.test_memory_profiles import made as made_profile
-from unit.capture.test_text_dumps import ASSIGNMENT, LIVE_RANGES, PROGRAM
+from unit.sources.test_memory_profiles import made as made_profile
 from unit.sources.test_memory_snapshot import made_snapshot
+from unit.sources.test_text_dumps import ASSIGNMENT, LIVE_RANGES, PROGRAM
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program, sizes_of
-from memprof.capture.foreign.memory_profiles import memory_profile
-from memprof.capture.xla.plan import Plan
-from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import InternalError, MemprofError
 from memprof.files import IfTaken
 from memprof.reports.format import format_named
 from memprof.reports.json.memory_profile import memory_profile_json
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program, sizes_of
+from memprof.sources.dumps.memory_profiles import memory_profile
+from memprof.sources.jax.xla.plan import Plan
+from memprof.sources.jax.xla.plan_cache import PlanCache
 from memprof.sources.snapshot.capture import import_snapshot
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.explain.log import read_log

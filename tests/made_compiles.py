@@ -21,13 +21,13 @@ from measurements import CPU_RUN
 
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes import launch
-from memprof.capture.processes.task import Task, encoded_task
-from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.errors import MemprofError
 from memprof.profiler_cli import command_line, trace
 from memprof.profiler_cli import fit as fit_verb
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes import launch
+from memprof.sources.jax.processes.task import Task, encoded_task
+from memprof.sources.jax.running.xprof_log import write_compiled_session
 from memprof.studies import side_by_side
 from memprof.studies.fit import techniques, value
 from memprof.workloads import registry

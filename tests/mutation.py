@@ -33,7 +33,11 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 # All that the fast tests are, as `.ci/run` has them. A mutation that no test of its package notices meets the others.
 _FAST = (
     "tests/unit/analysis",
-    "tests/unit/sources",
+    "tests/unit/sources/test_memory_snapshot.py",
+    "tests/unit/sources/test_tensorrt_log.py",
+    "tests/unit/sources/test_torch_categories.py",
+    "tests/unit/sources/test_torch_trace.py",
+    "tests/unit/sources/test_varying_model.py",
     "tests/unit/studies",
     "tests/unit/reports",
     "tests/unit/profiler_cli",
@@ -45,7 +49,11 @@ _COMMANDS = ("tests/unit/profiler_cli/test_one_verdict.py", "tests/unit/profiler
 _TESTS = {
     "analysis": (
         "tests/unit/analysis",
-        "tests/unit/sources",
+        "tests/unit/sources/test_memory_snapshot.py",
+        "tests/unit/sources/test_tensorrt_log.py",
+        "tests/unit/sources/test_torch_categories.py",
+        "tests/unit/sources/test_torch_trace.py",
+        "tests/unit/sources/test_varying_model.py",
         "tests/property/test_analysis_laws.py",
         "tests/property/test_any_order.py",
         "tests/property/test_caching_allocator_laws.py",

@@ -28,7 +28,7 @@ NOT_RUN = {
     "--engine tensorrt": "takes the extra tensorrt: integration/test_engines.py",
     "memprof advise transformer": "takes minutes; integration/test_compiled_advice.py has smaller steps",
     "memprof fit loop.py": "takes minutes; integration/test_user_code.py has a smaller budget",
-    "memprof export ": "takes the extra onnx: unit/capture/test_exporting.py",
+    "memprof export ": "takes the extra onnx: unit/sources/test_exporting.py",
     "snapshot.pickle": "takes a snapshot from a card: unit/sources/test_memory_snapshot.py",
     "--target v5": "takes the extra tpu: integration/test_tpu.py",
     "--target v6e": "takes the extra tpu: integration/test_tpu.py",

@@ -29,11 +29,11 @@ from memprof.analysis.hlo.hlo_proto import parse_proto
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.compile import compile_step
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
 from memprof.reports.json.report import report_json
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.build import build_step
 
 _ANNOUNCEMENTS = ("will be enabled by default in future versions", "exist only briefly, while we transition users")

@@ -25,8 +25,8 @@ from pathlib import Path
 from benchmarks.watched.stand_ins import STAND_INS, write_stand_ins, write_texts
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import read_capture
-from memprof.capture.xla.toolchain import installed_version
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.xla.toolchain import installed_version
 
 _PATIENCE_SECONDS = 900
 

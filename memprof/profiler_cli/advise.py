@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memprof.analysis.records.capture import Target
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
-    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
 
@@ -62,11 +62,11 @@ def advise(
         memprof advise transformer-gpt2-h100-80gb.memprof
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import read_capture
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import TO_THE_PLAN
     from memprof.reports.json.answers import advice_list_json
     from memprof.reports.views.advice import advice_document
+    from memprof.sources.capture_file import read_capture
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.xla.portable_program import TO_THE_PLAN
     from memprof.studies.advice.known import known_advice
 
     show = rendering(shown.format, output=output, force=force, width=shown.width)
@@ -96,11 +96,11 @@ def compiled_advice(
     subject: Subject, techniques: str, target: Target | None, settings: CompileSettings, pool: PoolSettings | None
 ) -> tuple[Report, tuple[Advice, ...]]:
     """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
-    from memprof.capture.hints import as_workload_error
-    from memprof.capture.own_attributes import own
-    from memprof.capture.targets.choose import spare_devices
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.hints import as_workload_error
+    from memprof.sources.jax.own_attributes import own
+    from memprof.sources.jax.targets.choose import spare_devices
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.advice.compiled import advise_step
     from memprof.workloads.train_step import Trainer
 

@@ -26,7 +26,7 @@ def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or 
 
         memprof cache info
     """
-    from memprof.capture.xla.plan_cache import PlanCache
+    from memprof.sources.jax.xla.plan_cache import PlanCache
 
     cached = PlanCache.of_user()
     if action is Action.CLEAR:

@@ -79,11 +79,11 @@ def check(
     memprof check train.py:step --against base.json --fail-on footprint:+2%
     memprof check train.py:step_spec --against baseline.json --update
     """
-    from memprof.capture.capture_file import read_capture
-    from memprof.capture.processes.launch import compile_in_child
-    from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.json.answers import check_json
     from memprof.reports.views.check import check_document
+    from memprof.sources.capture_file import read_capture
+    from memprof.sources.jax.processes.launch import compile_in_child
+    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, target_of, update_baseline
 
     show = rendering(shown.format, width=shown.width, top=top)

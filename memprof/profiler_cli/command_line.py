@@ -91,8 +91,11 @@ def _run() -> int:
 
 
 def _run_app() -> Any:
-    """Run the app. Whatever ends it after a signal, it was interrupted: the user's code and libraries may turn the
-    exception into one of their own, or drop it."""
+    """Run the app.
+
+    After a signal, the command counts as interrupted however it ends: the user's code and libraries may replace the
+    exception, or drop it.
+    """
     try:
         return app(standalone_mode=False, prog_name="memprof")
     finally:

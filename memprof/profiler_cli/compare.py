@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from memprof.analysis.comparison import FailedRow, ReportComparison
     from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.pool import PoolSettings
-    from memprof.capture.processes.task import Task
     from memprof.profiler_cli.kept_captures import KeptCaptures
+    from memprof.sources.jax.processes.task import Task
     from memprof.studies.engine import EngineBuild
     from memprof.studies.subject import Subject
 
@@ -116,8 +116,8 @@ def compare(
     memprof compare compare-transformer-gpt2 --sort footprint
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.processes.launch import num_at_a_time
     from memprof.profiler_cli.kept_captures import kept_captures
+    from memprof.sources.jax.processes.launch import num_at_a_time
     from memprof.studies.engine import build_rows, of_model
     from memprof.studies.export import as_inference
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
@@ -255,7 +255,7 @@ def _keep_all(captures: list[Capture], kept: KeptCaptures) -> None:
 def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:
     """Compare saved captures; where two have one label, the name of the file tells them apart."""
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import read_capture
+    from memprof.sources.capture_file import read_capture
     from memprof.studies.side_by_side import set_side_by_side
 
     captures = [read_capture(path) for path in paths]

@@ -9,14 +9,14 @@ from memprof.profiler_cli.console import say, stages, write_table
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Target
-    from memprof.capture.targets.family import Finding
+    from memprof.sources.jax.targets.family import Finding
 
 _MARKS = {True: "ok", False: "missing", None: "-"}
 
 
 def doctor() -> None:
     """Report what this machine can do, with real compiles."""
-    from memprof.capture.doctor import examine, example_targets
+    from memprof.sources.doctor import examine, example_targets
 
     with stages("doctor") as stage:
         stage("looking at packages and devices")
@@ -30,9 +30,9 @@ def doctor() -> None:
 
 
 def _try_compile(target: Target, is_complete: bool) -> Finding:
-    from memprof.capture.processes.launch import compile_in_child
-    from memprof.capture.targets.family import Finding
-    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.sources.jax.processes.launch import compile_in_child
+    from memprof.sources.jax.targets.family import Finding
+    from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"

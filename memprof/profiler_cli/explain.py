@@ -96,9 +96,9 @@ def _open(log: str) -> io.BufferedReader:
 
 def _programs(paths: list[Path], pool: PoolSettings | None) -> list[Report]:
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import read_capture
-    from memprof.capture.foreign.dumps import programs_in
-    from memprof.capture.foreign.importing import import_program
+    from memprof.sources.capture_file import read_capture
+    from memprof.sources.dumps.dumps import programs_in
+    from memprof.sources.dumps.importing import import_program
 
     files = [file for path in paths for file in (_captures_in(path) or [path])]
     captures = [read_capture(file) for file in files if is_capture(str(file))]

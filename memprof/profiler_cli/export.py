@@ -65,7 +65,7 @@ def export(
         memprof export decoder --phase decode --preset tiny -o decoder.onnx
         memprof export transformer -t bf16-params --verify
     """
-    from memprof.capture.processes.launch import exported_in_child
+    from memprof.sources.jax.processes.launch import exported_in_child
     from memprof.studies.export import export_task
 
     subject, techniques = step.subject(workload, arguments), "+".join(technique)

@@ -126,8 +126,8 @@ def fit(
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
-    from memprof.capture.targets.resolve import resolve_asked
     from memprof.profiler_cli.kept_captures import kept_captures
+    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.studies.engine import POOL, engine_target
     from memprof.studies.export import as_inference
     from memprof.studies.fit.budget import MemoryRequest
@@ -272,9 +272,9 @@ def _print_cheapest_techniques(
         NothingFitsError: no combination does; what was tried is printed before.
         MemprofError, WorkloadError: see `fit_techniques`.
     """
-    from memprof.capture.processes.launch import num_at_a_time
     from memprof.reports.json.answers import fit_techniques_json
     from memprof.reports.views.fit import techniques_document
+    from memprof.sources.jax.processes.launch import num_at_a_time
     from memprof.studies.fit.search import NothingFitsError
     from memprof.studies.fit.techniques import Work, fit_techniques
 

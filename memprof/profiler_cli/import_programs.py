@@ -20,10 +20,10 @@ from memprof.profiler_cli.render import print_report, rendering
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture, Target
     from memprof.analysis.records.report import Report
-    from memprof.capture.foreign.dumps import FoundProgram
-    from memprof.capture.foreign.importing import Sizes
     from memprof.profiler_cli.render import Rendering
     from memprof.reports.views.imported import ImportedProgram
+    from memprof.sources.dumps.dumps import FoundProgram
+    from memprof.sources.dumps.importing import Sizes
 
 _Paths = Annotated[
     list[Path],
@@ -96,12 +96,12 @@ def import_programs(
         memprof import snapshot.pickle --target a100-80gb
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import write_capture
-    from memprof.capture.foreign.importing import import_program, sizes_of
-    from memprof.capture.roles.leaf import parse_roles
-    from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.formats.terminal import lower
     from memprof.reports.views.imported import imported_document
+    from memprof.sources.capture_file import write_capture
+    from memprof.sources.dumps.importing import import_program, sizes_of
+    from memprof.sources.jax.roles.leaf import parse_roles
+    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.sources.snapshot.capture import import_snapshot, is_snapshot
 
     snapshots = [path for path in paths if is_snapshot(path)]
@@ -173,8 +173,8 @@ def _say_written(reports: Sequence[Report], written: Sequence[Path], show: Rende
 
 def _programs(paths: Sequence[Path], target: Target | None, stage: Callable[[str], None]) -> Iterator[FoundProgram]:
     """Those that are compiled, and those that are lowered, as soon as they are compiled."""
-    from memprof.capture.foreign.dumps import programs_in
-    from memprof.capture.foreign.lowered_files import compile_lowered, lowered_module
+    from memprof.sources.dumps.dumps import programs_in
+    from memprof.sources.dumps.lowered_files import compile_lowered, lowered_module
 
     modules = {path: module for path in paths if (module := lowered_module(path))}
     yield from programs_in([path for path in paths if path not in modules])
@@ -210,7 +210,7 @@ def _as_rows(found: Sequence[tuple[FoundProgram, Sizes]]) -> list[ImportedProgra
 
 
 def _written(captures: Sequence[Capture], folder: Path) -> list[Path]:
-    from memprof.capture.capture_file import write_capture
+    from memprof.sources.capture_file import write_capture
 
     make_folder(folder)
     return [

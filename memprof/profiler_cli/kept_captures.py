@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import is_same, read_capture, without_source, write_capture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered
 from memprof.profiler_cli.capture_names import file_name, stem
 from memprof.profiler_cli.console import say
+from memprof.sources.capture_file import is_same, read_capture, without_source, write_capture
 
 try:
     import fcntl

@@ -48,8 +48,8 @@ def _techniques() -> _Listing:
 
 
 def _targets() -> _Listing:
-    from memprof.capture.targets.families import catalogue, families
-    from memprof.capture.targets.resolve import LOCAL, catalogued
+    from memprof.sources.jax.targets.families import catalogue, families
+    from memprof.sources.jax.targets.resolve import LOCAL, catalogued
 
     devices = catalogue()
     rows: list[Sequence[str]] = []

@@ -24,7 +24,7 @@ def main(*, verdict_first: bool = False) -> NoReturn:
         verdict_first: whether reports begin with their verdict: an agent sees the first page of them.
     """
     if _compiles_a_workload(sys.argv[1:]):
-        from memprof.capture.processes.forked_process import SERVER
+        from memprof.sources.jax.processes.forked_process import SERVER
 
         SERVER.prepare()
     from memprof.profiler_cli.command_line import run_and_exit

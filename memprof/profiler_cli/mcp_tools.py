@@ -32,7 +32,7 @@ _CHECK_FAILED = 1
 # A command whose server was killed ends with it.
 _LAUNCH = """
 import sys
-from memprof.capture.processes.process_tree import die_with
+from memprof.sources.jax.processes.process_tree import die_with
 die_with(int(sys.argv.pop(1)))
 from memprof.profiler_cli.main import main
 main(verdict_first=True)

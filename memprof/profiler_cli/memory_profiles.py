@@ -20,7 +20,7 @@ def memory_profile_in(paths: Sequence[Path]) -> MemoryProfile | None:
     Raises:
         MemprofError: it is one of several paths.
     """
-    from memprof.capture.foreign.memory_profiles import memory_profile
+    from memprof.sources.dumps.memory_profiles import memory_profile
 
     found = [profile for path in paths if (profile := memory_profile(path)) is not None]
     if found and len(paths) > 1:
@@ -38,9 +38,9 @@ def print_profile(profile: MemoryProfile, programs: Sequence[str], show: Renderi
         MemprofError: the program is no capture.
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import read_capture
     from memprof.reports.json.memory_profile import memory_profile_json
     from memprof.reports.views.memory_profile import memory_profile_document
+    from memprof.sources.capture_file import read_capture
     from memprof.studies.live_memory import beside_step
 
     show.check_shows_documents("a memory profile")
@@ -57,9 +57,9 @@ def print_profile_diff(before: Path, after: MemoryProfile, show: Rendering) -> N
     Raises:
         MemprofError: the earlier file is no memory profile.
     """
-    from memprof.capture.foreign.memory_profiles import memory_profile
     from memprof.reports.json.memory_profile import memory_profile_diff_json
     from memprof.reports.views.memory_profile import memory_profile_diff_document
+    from memprof.sources.dumps.memory_profiles import memory_profile
 
     show.check_shows_documents("a difference of memory profiles")
     earlier = memory_profile(before)

@@ -24,7 +24,7 @@ import typer
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Target as DeviceTarget
     from memprof.analysis.records.pool import PoolSettings
-    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.subject import Subject
 
 LEAST_WIDTH, MOST_WIDTH = 40, 1000
@@ -52,7 +52,7 @@ def complete_techniques(incomplete: str) -> list[str]:
 
 
 def complete_targets(incomplete: str) -> list[str]:
-    from memprof.capture.targets.resolve import catalogued
+    from memprof.sources.jax.targets.resolve import catalogued
 
     return _beginning(incomplete, catalogued())
 
@@ -69,7 +69,7 @@ def chosen_pool(text: str | None) -> PoolSettings | None:
     Raises:
         MemprofError: it is no share.
     """
-    from memprof.capture.pool_settings import parse_pool
+    from memprof.sources.pool_settings import parse_pool
 
     return None if text is None else parse_pool(text)
 
@@ -331,7 +331,7 @@ class CompileOptions:
     ] = None  # fmt: skip
 
     def settings(self) -> CompileSettings:
-        from memprof.capture.xla.portable_program import CompileSettings
+        from memprof.sources.jax.xla.portable_program import CompileSettings
 
         return CompileSettings(
             complete=self.complete, use_cache=self.cache, timeout_seconds=self.timeout, cluster=self.cluster
@@ -343,7 +343,7 @@ class CompileOptions:
         Raises:
             MemprofError: see `resolve_asked`.
         """
-        from memprof.capture.targets.resolve import resolve_asked
+        from memprof.sources.jax.targets.resolve import resolve_asked
 
         return resolve_asked(
             self.target, runs=runs, mesh=self.mesh, hosts=self.hosts, chips=self.topology, slices=self.slices

@@ -112,12 +112,12 @@ def _found(
     allowed: tuple[Allowed, ...],
 ) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
-    from memprof.capture.hints import as_workload_error
-    from memprof.capture.own_attributes import own
-    from memprof.capture.targets.choose import spare_devices
-    from memprof.capture.targets.mesh import target_of_step
-    from memprof.capture.targets.resolve import resolve_asked
     from memprof.errors import MemprofError
+    from memprof.sources.jax.hints import as_workload_error
+    from memprof.sources.jax.own_attributes import own
+    from memprof.sources.jax.targets.choose import spare_devices
+    from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.studies.plan.search import plan_step
     from memprof.workloads.train_step import Trainer
 

@@ -89,7 +89,7 @@ def _table_upwards() -> tuple[Path, dict[str, Any]]:
 def _check(key: str, value: str) -> None:
     """Raises `MemprofError` for what the option would not take."""
     if key == "target":
-        from memprof.capture.targets.resolve import resolve
+        from memprof.sources.jax.targets.resolve import resolve
 
         resolve(value)
     elif key == "format":
@@ -101,7 +101,7 @@ def _check(key: str, value: str) -> None:
 
         editor_link(value)
     elif key == "pool":
-        from memprof.capture.pool_settings import parse_pool
+        from memprof.sources.pool_settings import parse_pool
 
         parse_pool(value)
     else:

@@ -84,10 +84,10 @@ def run(
         memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import without_source
-    from memprof.capture.processes.launch import compile_in_child
     from memprof.profiler_cli.advise import compiled_advice
     from memprof.reports.options import editor_link
+    from memprof.sources.capture_file import without_source
+    from memprof.sources.jax.processes.launch import compile_in_child
     from memprof.studies.subject import advise_command
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
@@ -168,7 +168,7 @@ def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Pat
 
     Without a name from the user, the latest capture has the plain name, and an earlier one that differs is kept.
     """
-    from memprof.capture.capture_file import is_same, read_capture, write_capture
+    from memprof.sources.capture_file import is_same, read_capture, write_capture
 
     path, if_taken = output or Path(f"{stem(capture)}.memprof"), IfTaken.REPLACE if force else IfTaken.REFUSE
     if output is None:

@@ -53,9 +53,9 @@ def serve_plan(
         memprof serve-plan engine.py:engine_spec --target l4 --format json
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.processes.launch import compile_all, num_at_a_time
     from memprof.reports.json.serving import serving_json
     from memprof.reports.views.serving import serving_document
+    from memprof.sources.jax.processes.launch import compile_all, num_at_a_time
     from memprof.studies.serving import serving_plan
     from memprof.studies.subject import find_subject, program_task
     from memprof.workloads.user.reference import is_reference

@@ -72,10 +72,10 @@ def show(
     """
     from memprof.analysis.comparison import diff as compare_buffers
     from memprof.analysis.pipeline import analyze, analyze_peak
-    from memprof.capture.capture_file import read_capture
-    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
     from memprof.reports.json.why import why_json
     from memprof.reports.views.why import why_document
+    from memprof.sources.capture_file import read_capture
+    from memprof.sources.jax.running.xprof_log import check_log_folder, write_compiled_session
 
     capture = capture_or_latest(capture)
     if shown.format == XPROF:

@@ -55,8 +55,8 @@ def trace(
         memprof trace transformer --target h100-80gb --logdir logs
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.processes.launch import compile_in_child, trace_in_child
-    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session, write_traced_session
+    from memprof.sources.jax.processes.launch import compile_in_child, trace_in_child
+    from memprof.sources.jax.running.xprof_log import check_log_folder, write_compiled_session, write_traced_session
 
     show = rendering(shown.format, depth=depth, top=top, width=shown.width)
     aim = compiling.resolved(runs=bool(steps))

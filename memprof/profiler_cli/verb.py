@@ -134,7 +134,7 @@ class Verb(TyperCommand):
             raise MemprofError(sentence)
         be_quiet(bool(ctx.params.get("quiet")))
         if "target" in (ctx.default_map or {}):
-            from memprof.capture.targets.resolve import ProjectTarget
+            from memprof.sources.jax.targets.resolve import ProjectTarget
 
             ctx.params["target"] = ProjectTarget(ctx.params["target"])
         return super().invoke(ctx)

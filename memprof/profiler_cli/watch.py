@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
-    from memprof.capture.watching.process import StopAfter
+    from memprof.sources.jax.watching.process import StopAfter
     from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job
 
@@ -95,10 +95,10 @@ def watch(
     """
     if os.name == "nt":
         raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another one")
-    from memprof.capture.processes.work_folder import work_folder
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.watching.process import Script, end_by_signal, roomy_folder, run_script
-    from memprof.capture.watching.shared_page import read_faults
+    from memprof.sources.jax.processes.work_folder import work_folder
+    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.watching.process import Script, end_by_signal, roomy_folder, run_script
+    from memprof.sources.jax.watching.shared_page import read_faults
     from memprof.studies.watch.reading import read_job
     from memprof.workloads.user.frameworks import file_of, trains_with_torch
 
@@ -203,7 +203,7 @@ def _stop_after(text: str | None) -> StopAfter:
     Raises:
         MemprofError: it is neither a number nor a time.
     """
-    from memprof.capture.watching.process import StopAfter
+    from memprof.sources.jax.watching.process import StopAfter
 
     if text is None:
         return StopAfter()
@@ -272,7 +272,7 @@ def _print(
 
 
 def _write(captures: Sequence[Capture], folder: Path) -> None:
-    from memprof.capture.capture_file import write_capture
+    from memprof.sources.capture_file import write_capture
 
     if not captures:
         return

@@ -1,1 +1,1 @@
-"""Questions that take several compiles or reports: rows side by side, what fits, what is allowed, what to do."""
+"""Studies that need several compiles or reports: comparisons, searches for a fit, checks of limits, and advice."""

@@ -1,4 +1,4 @@
-"""An inference engine for a GPU that need not be there: the library behind `--engine tensorrt`."""
+"""Build an inference engine for a GPU that need not be present: the library behind `--engine tensorrt`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTota
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import exported_in_child
-from memprof.capture.processes.task import plain
-from memprof.capture.processes.work_folder import work_folder
-from memprof.capture.targets.resolve import option_of, resolve
-from memprof.capture.xla.portable_program import CompileSettings
-from memprof.capture.xla.toolchain import toolchain
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.launch import exported_in_child
+from memprof.sources.jax.processes.task import plain
+from memprof.sources.jax.processes.work_folder import work_folder
+from memprof.sources.jax.targets.resolve import option_of, resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
+from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
@@ -32,14 +32,14 @@ from memprof.workloads.composition import parse_techniques
 from memprof.workloads.overrides import split_override
 
 TENSORRT, XLA = "tensorrt", "xla"
-# Techniques of engines alone: products by weights of 8-bit integers, and dimensions that vary up to their size.
+# Techniques for engines only: products with 8-bit integer weights, and dimensions that vary up to their size.
 INT8 = "int8-qdq"
 VARYING = {"dynamic-batch": ("batch_size",), "dynamic-length": ("seq_len", "context_len")}
 ENGINE_TECHNIQUES = (INT8, *VARYING)
 _SMALLEST_VARYING = 3
 _DEFAULT_TARGET = "rtx-4090"
 _FILE = "model.onnx"
-# No pool: an engine takes what the card has free.
+# No pool: an engine allocates the free memory of the card.
 POOL = PoolSettings(allocator=Allocator.CUDA_ASYNC)
 _NO_TOTALS = CompilerTotals(
     argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
@@ -47,7 +47,7 @@ _NO_TOTALS = CompilerTotals(
 
 
 def engine_target(name: str | None) -> Target:
-    """The device to build for; None: an RTX 4090.
+    """Return the device to build for; None means an RTX 4090.
 
     Raises:
         MemprofError: there is no such target, or TensorRT for RTX does not support it.
@@ -58,12 +58,12 @@ def engine_target(name: str | None) -> Target:
 
 
 def of_model(techniques: str) -> str:
-    """The techniques that the model is made with: all but those of engines."""
+    """Return the techniques that apply to the model: all except those for engines."""
     return "+".join(label for label in techniques.split("+") if label not in ENGINE_TECHNIQUES)
 
 
 def of_engine(techniques: str) -> tuple[str, ...]:
-    """Those of engines alone."""
+    """Return the techniques for engines only."""
     return tuple(label for label in techniques.split("+") if label in ENGINE_TECHNIQUES)
 
 
@@ -72,9 +72,9 @@ class EngineBuild:
     """An engine to build.
 
     Attributes:
-        subject: a workload or a step, or an ONNX file whose varying dimensions the overrides set.
-        techniques: joined with `+`.
-        label: what the report calls it; empty: subject and techniques.
+        subject: a workload or a step, or an ONNX file whose dynamic dimensions the overrides set.
+        techniques: labels joined by `+`.
+        label: its name in the report; if empty, subject and techniques.
     """
 
     subject: Subject
@@ -85,13 +85,13 @@ class EngineBuild:
 
     @property
     def digest(self) -> str:
-        """A digest of what is asked for (see `request_digest`)."""
+        """Return a digest of the request (see `request_digest`)."""
         subject = as_inference(self.subject)
         facts = [TENSORRT, plain(subject), self.techniques, option_of(self.target)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raises `MemprofError` for what is wrong before anything is built."""
+        """Raise `MemprofError` for mistakes that are found before the build."""
         check_installed()
         for applied in parse_techniques(of_model(self.techniques)):
             if applied.technique.sets.get("weight_dtype", "param") != "param":
@@ -118,7 +118,7 @@ class EngineBuild:
         """Build it.
 
         Raises:
-            MemprofError: a mistake, or TensorRT does not take the model.
+            MemprofError: the request has a mistake, or TensorRT rejects the model.
             WorkloadError: the step or the builder failed.
         """
         self.check()
@@ -169,14 +169,14 @@ class EngineBuild:
         )
 
     def _exported(self, subject: Subject, files: ExitStack, progress: Callable[[str], None]) -> tuple[Capture, Path]:
-        """What is known of the step, and its model, which is there as long as the files are."""
+        """Return the step's capture, and the path of its model, which exists until `files` closes."""
         settings = CompileSettings(timeout_seconds=self.timeout_seconds)
         task = export_task(subject, of_model(self.techniques), file_name=_FILE, settings=settings)
         capture, _, written = files.enter_context(exported_in_child(task, progress=progress))
         return capture, written[0].resolve()
 
     def _varying(self, capture: Capture) -> tuple[Dimension, ...]:
-        """The dimensions that the techniques let vary.
+        """Return the dimensions that the techniques make dynamic.
 
         Raises:
             MemprofError: the workload has no such field, or its value is too small.
@@ -230,7 +230,7 @@ class EngineBuild:
 def build_rows(
     builds: Sequence[EngineBuild], *, progress: Callable[[str, str], None], keep: Callable[[Capture], None]
 ) -> tuple[list[Report], list[FailedRow]]:
-    """Build and analyse engines, one after the other: the builder uses all processors.
+    """Build and analyse engines, one after another, because the builder uses all processors.
 
     Args:
         progress: called with a row's label and its stage.
@@ -255,7 +255,7 @@ def build_rows(
 
 
 def _tools(version: str) -> Toolchain:
-    """The tools of an engine that comes from a model, with which JAX had nothing to do."""
+    """Return the toolchain of an engine that is built from a model file, without JAX."""
     return replace(toolchain(None, "", {}), jax="", jaxlib="", flax=None, optax=None, tensorrt=version)
 
 

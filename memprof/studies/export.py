@@ -1,19 +1,19 @@
-"""A step as a model for other engines: what is exported of a subject."""
+"""Export a subject's step as a model for other engines."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import CPU, resolve
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import CPU, resolve
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject
 from memprof.workloads import registry
 from memprof.workloads.workload import INFERENCE
 
 
 def as_inference(subject: Subject) -> Subject:
-    """A subject in its phase `inference`, if it is a workload that trains by default."""
+    """Return a subject in its phase `inference`, if it is a workload that trains by default."""
     if not subject.is_built_in or subject.sets("phase") or registry.workload(subject.name).build is None:
         return subject
     return subject.with_override("phase", INFERENCE)
@@ -27,7 +27,7 @@ def export_task(
     verifies: bool = False,
     settings: CompileSettings = TO_THE_PLAN,
 ) -> Task:
-    """The export of a subject with techniques, traced on the CPU.
+    """Return the export task of a subject with techniques, traced on the CPU.
 
     Raises:
         MemprofError: see `Subject.task`.

@@ -1,7 +1,7 @@
-"""Questions about a memory profile of JAX: who made what is alive, what leaked, and what belongs to a step.
+"""Analyse a memory profile of JAX: which code made the live arrays, which arrays leaked, and which belong to a step.
 
-JAX writes neither shape nor dtype into the profile, so an array is matched with an argument of a step by its bytes. Of
-several stacks with arrays of the same size, the one that made most of the step's arrays is taken first.
+JAX writes neither shape nor dtype into the profile, so an array is matched with an argument of a step by its size in
+bytes. If several stacks have arrays of the same size, the stack that made most of the step's arrays is matched first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _Calls = tuple[StackFrame, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What the same calls of the user's own code made.
+    """The allocations of one stack of calls in the user's own code.
 
     Attributes:
-        calls: outermost first.
+        calls: calls of the stack, outermost first.
     """
 
     kind: Kind
@@ -45,7 +45,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Allocations of one size that the same calls made, before and after."""
+    """Allocations of one size by one stack, before and after."""
 
     kind: Kind
     calls: _Calls
@@ -60,10 +60,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArrays:
-    """Arguments of one type that a step takes, and as many live arrays of their size as there are.
+    """Arguments of one type that a step takes, and the live arrays of their size, up to that number.
 
     Attributes:
-        num_wanted, num_alive: how many the step takes, and how many of them are alive.
+        num_wanted, num_alive: the number of arguments, and how many of them are live.
         each_bytes: the size of one of them on one device.
     """
 
@@ -77,7 +77,7 @@ class StepArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
-    """Live arrays that are no arguments of the step.
+    """Live arrays that are not arguments of the step.
 
     Attributes:
         like: the categories of the step's arguments that have the same size.
@@ -95,12 +95,12 @@ class Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesideStep:
-    """A memory profile beside a step.
+    """A memory profile compared with a step.
 
     Attributes:
-        device: the fullest of the profile, which the numbers are of.
-        others: largest first.
-        executable_bytes: of all executables, their machine code and constants.
+        device: the fullest device of the profile; the numbers are for it.
+        others: other live arrays, largest first.
+        executable_bytes: machine code and constants of all executables.
     """
 
     label: str
@@ -117,12 +117,12 @@ class BesideStep:
 
     @property
     def left_bytes(self) -> int | None:
-        """What JAX's pool has left for the step; None if the pool is not known."""
+        """The bytes of JAX's pool that are left for the step; None if the pool is unknown."""
         return None if self.pool_bytes is None else self.pool_bytes - self.other_bytes - self.executable_bytes
 
 
 def by_calls(alive: Iterable[Alive]) -> tuple[Made, ...]:
-    """What each stack of the user's own calls made, the most bytes first."""
+    """Return the allocations of each stack of the user's own calls, most bytes first."""
     groups: dict[tuple[Kind, _Calls], list[Alive]] = defaultdict(list)
     for each in alive:
         groups[each.kind, each.own_calls].append(each)
@@ -139,7 +139,7 @@ def by_calls(alive: Iterable[Alive]) -> tuple[Made, ...]:
 
 
 def by_folder(alive: Iterable[Alive]) -> Mapping[str, int]:
-    """The bytes of each folder of source files, largest first."""
+    """Return the bytes of each folder of source files, largest first."""
     sizes: Counter[str] = Counter()
     for each in alive:
         calls = each.own_calls
@@ -148,7 +148,7 @@ def by_folder(alive: Iterable[Alive]) -> Mapping[str, int]:
 
 
 def changes(before: MemoryProfile, after: MemoryProfile) -> tuple[Changed, ...]:
-    """What is more or less than before, what grew most first."""
+    """Return the allocations that grew or shrank, largest growth first."""
     counts = [_counts(each) for each in (before, after)]
     found = (
         Changed(kind=key[0], calls=key[1], each_bytes=key[2], before_count=counts[0][key], after_count=counts[1][key])
@@ -166,7 +166,7 @@ def _counts(profile: MemoryProfile) -> Counter[tuple[Kind, _Calls, int]]:
 
 
 def beside_step(profile: MemoryProfile, report: Report) -> BesideStep:
-    """Which live arrays are the step's arguments, and which are not."""
+    """Return which live arrays are the step's arguments, and which are not."""
     device = next(iter(profile.devices), "")
     wanted = _arguments(report)
     alive = profile.of(Kind.BUFFER, device)
@@ -204,7 +204,7 @@ _Type = tuple[Category, tuple[int, ...], str, int]
 
 
 def _arguments(report: Report) -> Counter[_Type]:
-    """The arguments of a step by type, as one device holds them."""
+    """Return the number of arguments of a step by type, as one device holds them."""
     return Counter(
         (each.category, each.shape, each.dtype, each.size_bytes)
         for each in report.buffers
@@ -220,7 +220,7 @@ def _by_size(wanted: Mapping[_Type, int]) -> Counter[int]:
 
 
 def _without_step(alive: Sequence[Alive], wanted: Mapping[int, int]) -> dict[tuple[_Calls, int], int]:
-    """The arrays that are left by calls and size, once the step has its arguments."""
+    """Return the arrays that are left by calls and size after the step's arguments are matched."""
     counts: Counter[tuple[_Calls, int]] = Counter()
     for each in alive:
         counts[each.own_calls, each.each_bytes] += each.count

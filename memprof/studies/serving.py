@@ -1,13 +1,13 @@
-"""What a server holds: several programs that share weights and a cache, and one of which runs at a time.
+"""The memory of a server: several programs share weights and a cache, and one of them runs at a time.
 
     device memory = weights + cache + other state + constants of all programs
-                    + the largest of what a single program holds beside them
+                    + the largest own memory of a single program
 
-What a program holds beside them is its temp block, its results and its inputs. What is left of JAX's memory pool is for
-the cache: so many tokens fit, at so many bytes of cache for each.
+A program's own memory is its temp block, its results and its inputs. The rest of JAX's memory pool is for the cache.
+It is divided by the bytes of cache per token to find the number of tokens that fit.
 
-The cache is compiled with a certain number of tokens. If a program makes copies of it, these grow with it and are
-counted with each token. Everything else of a program is taken to stay as it is.
+The cache is compiled with a certain number of tokens. If a program copies it, the copies grow with it and are counted
+with each token. The rest of a program is assumed to be constant.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ServedProgram:
     """One program of a server.
 
     Attributes:
-        footprint_bytes: of the program by itself, weights and cache included.
-        own_bytes: what it holds while it runs beside what is shared: temp block, results and inputs.
-        constant_bytes: what it holds as long as it is loaded.
+        footprint_bytes: footprint of the program by itself, weights and cache included.
+        own_bytes: unshared memory while it runs: temp block, results and inputs.
+        constant_bytes: memory that it holds while it is loaded.
         copied_cache_bytes: the part of `own_bytes` that copies the cache, and grows with it.
     """
 
@@ -49,7 +49,7 @@ class ServedProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
-    """How many sequences of one context the cache holds."""
+    """The number of sequences of one context length that the cache holds."""
 
     context_len: int
     num_sequences: int
@@ -57,17 +57,17 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """What a server holds, and how large its cache can be.
+    """The memory of a server, and the largest size of its cache.
 
     Attributes:
         target: the device.
-        pool_bytes: of JAX's memory pool there; None if it is not known.
-        weights_bytes, cache_bytes, state_bytes: what the programs share, each array once.
-        constant_bytes: of all programs.
-        cache_tokens: the tokens of the cache as it was compiled.
-        cache_bytes_per_token: of all caches.
-        programs: those that hold most beside what is shared come first.
-        max_tokens: the tokens of cache that fit; None if the pool is not known, 0 if not even the rest fits.
+        pool_bytes: JAX's memory pool on the device; None if it is unknown.
+        weights_bytes, cache_bytes, state_bytes: memory that the programs share, each array once.
+        constant_bytes: constants of all programs.
+        cache_tokens: number of tokens in the compiled cache.
+        cache_bytes_per_token: bytes per token of all caches.
+        programs: the programs, largest own memory first.
+        max_tokens: number of cache tokens that fit; None if the pool is unknown, 0 if not even the rest fits.
     """
 
     label: str
@@ -84,22 +84,22 @@ class ServingPlan:
 
     @property
     def largest(self) -> ServedProgram:
-        """The program that holds most beside what is shared."""
+        """The program with the largest own memory."""
         return self.programs[0]
 
     @property
     def footprint_bytes(self) -> int:
-        """All that the server holds with its cache as it was compiled."""
+        """The total memory of the server with the compiled cache."""
         return self.fixed_bytes + self.cache_bytes + self.largest.own_bytes
 
     @property
     def fixed_bytes(self) -> int:
-        """What it holds all the time beside the cache."""
+        """The memory that it always holds, without the cache."""
         return self.weights_bytes + self.state_bytes + self.constant_bytes
 
     @property
     def sequences(self) -> tuple[Sequences, ...]:
-        """Sequences that fit at contexts from 1,024 tokens on, each twice the one before; the last one fits once."""
+        """The sequences that fit, for contexts of 1,024 tokens and each doubling, up to the last that fits once."""
         if self.max_tokens is None:
             return ()
         contexts = (_SHORTEST_CONTEXT << n for n in range(_NUM_CONTEXTS))
@@ -108,14 +108,14 @@ class ServingPlan:
 
 
 def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) -> ServingPlan:
-    """Put the programs of a server together.
+    """Combine the programs of a server.
 
     Args:
-        reports: of all programs, for one device. Plans without memory pressure count.
-        cache_tokens: the tokens that their caches hold.
+        reports: reports of all programs, for one device. Plans without memory pressure count.
+        cache_tokens: number of tokens that their caches hold.
 
     Raises:
-        MemprofError: no program has a cache, or the cache is no whole number of bytes for each token.
+        MemprofError: no program has a cache, or the cache is not a whole number of bytes per token.
     """
     reports = [report.unpressed for report in reports]
     shared = _shared_bytes(reports)
@@ -153,12 +153,12 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
 
 
 def _max_tokens(plan: ServingPlan, pool_bytes: int) -> int:
-    """The most tokens with which every program fits."""
+    """Return the largest number of tokens with which every program fits."""
     left = pool_bytes - plan.fixed_bytes
 
     def of_program(program: ServedProgram) -> int:
         free = left - (program.own_bytes - program.copied_cache_bytes)
-        # In whole tokens of the cache as it was compiled: copies need not be a whole number of bytes for each.
+        # In whole tokens of the compiled cache, because copies need not be a whole number of bytes per token.
         return max(0, free * plan.cache_tokens // (plan.cache_bytes + program.copied_cache_bytes))
 
     return min(map(of_program, plan.programs))
@@ -168,7 +168,7 @@ def _program(
     report: Report, roles: Mapping[_Identity, Role], caches: Set[tuple[str, tuple[int, ...]]]
 ) -> ServedProgram:
     held = sum(report.categories[Category(role.value)] for role in _SHARED)
-    # What another program shows to be shared: a program that only moves the cache does not say what it is.
+    # Arrays that another program shows to be shared: a program that only moves the cache does not show its role.
     held += sum(
         report.device_bytes(leaf)
         for leaf in report.arguments
@@ -190,7 +190,7 @@ def _program(
 
 
 def _roles(reports: Sequence[Report]) -> dict[_Identity, Role]:
-    """The role of each array that programs share: of several, a cache before parameters, before other state."""
+    """Return the role of each shared array. Conflicting roles: a cache precedes parameters, these other state."""
     roles: dict[_Identity, Role] = {}
     for report in reports:
         for leaf in report.arguments:
@@ -201,7 +201,7 @@ def _roles(reports: Sequence[Report]) -> dict[_Identity, Role]:
 
 
 def _shared_bytes(reports: Sequence[Report]) -> dict[Role, int]:
-    """The bytes of what the programs share on one device, by role, each array once."""
+    """Return the bytes that the programs share on one device, by role, each array once."""
     sizes = {
         _identity(leaf): report.device_bytes(leaf)
         for report in reports

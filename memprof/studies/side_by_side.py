@@ -1,4 +1,4 @@
-"""A workload under several sets of techniques, compiled side by side: the library behind `memprof compare`."""
+"""Compile a workload under several sets of techniques side by side: the library behind `memprof compare`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.processes.task import Task
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject, request_digest
 from memprof.workloads.composition import parse_techniques, verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is compared: a workload or the user's step, and a row for each set of techniques joined with `+`."""
+    """The rows to compare: a workload or the user's step, under several sets of techniques joined by `+`."""
 
     subject: Subject
     techniques: tuple[str, ...]
 
     def label(self, techniques: str) -> str:
-        """The label of a row: `transformer bf16+scan`."""
+        """Return the label of a row: `transformer bf16+scan`."""
         return f"{self.subject.label} {techniques}"
 
     def tasks(
         self, target: Target | None, *, num_steps: int = 0, settings: CompileSettings = TO_THE_PLAN
     ) -> tuple[tuple[Task, ...], tuple[FailedRow, ...]]:
-        """The compile of each row, and the rows whose techniques lack something.
+        """Return the compile of each row, and the rows whose techniques lack a requirement.
 
         Raises:
             MemprofError: a name or a value is wrong, two rows are the same, or no row can be compiled.
@@ -61,7 +61,7 @@ class Rows:
         return tuple(tasks), tuple(refused)
 
     def check_reference(self, reference: str | None) -> None:
-        """Raises `MemprofError` where the row to compare with is none of these."""
+        """Raise `MemprofError` if the reference row is not among these rows."""
         named = {name for row in self.techniques for name in (row, self.label(row))}
         if reference is not None and reference not in named:
             raise _no_row(reference, map(self.label, self.techniques))
@@ -79,10 +79,10 @@ def compile_rows(
 
     Args:
         tasks: see `Rows.tasks`.
-        num_jobs: how many rows at most at a time.
-        progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
+        num_jobs: largest number of rows to compile at a time.
+        progress: called with a row's label and its stage; the last stage is `done` or `failed`.
         keep: called with each capture as soon as it exists, so that no finished row is lost.
-        pool: the settings of JAX's allocator to judge by; None: those of each capture.
+        pool: the settings of JAX's allocator to judge by; None means those of each capture.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
@@ -111,7 +111,7 @@ def set_side_by_side(
     """Compare reports with one of them.
 
     Args:
-        reference: the label of the reference row, or its techniques alone; None: the first row.
+        reference: the label of the reference row, or only its techniques; None means the first row.
 
     Raises:
         MemprofError: no row has that label.
@@ -132,7 +132,7 @@ def set_side_by_side(
 
 
 def techniques_label(report: Report) -> str:
-    """What names a row among others of its workload: `bf16+remat`, or `baseline`."""
+    """Return the techniques of a row, which name it among rows of its workload: `bf16+remat`, or `baseline`."""
     return "+".join(report.techniques) or "baseline"
 
 
@@ -153,9 +153,9 @@ def _no_row(reference: str, labels: Iterable[str]) -> MemprofError:
 
 
 def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
-    """What the program shows of each technique; nothing for techniques that this memprof does not know.
+    """Return the verdict on each technique; empty for techniques that this memprof version does not know.
 
-    The evidence is that of compiled programs, which a traced step of PyTorch does not have.
+    The evidence applies to compiled programs, so there is none for a traced PyTorch step.
     """
     if not report.techniques or report.framework != "jax" or report.engine != "xla":
         return ()

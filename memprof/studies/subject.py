@@ -1,4 +1,4 @@
-"""What is profiled: a built-in workload with its choices, or the user's own code. Found without importing either."""
+"""The subject of a profile: a built-in workload with its choices, or the user's own code. Neither is imported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.processes.task import Task, plain
-from memprof.capture.roles.leaf import parse_roles
-from memprof.capture.targets.resolve import mesh_option, option_of
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.task import Task, plain
+from memprof.sources.jax.roles.leaf import parse_roles
+from memprof.sources.jax.targets.resolve import mesh_option, option_of
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
@@ -25,7 +25,7 @@ from memprof.workloads.overrides import split_override
 from memprof.workloads.user.build import UserStep, unchangeable
 from memprof.workloads.user.reference import is_reference, names_step, parse
 
-# Rows that teach: each technique against the one row that lacks it, then what they come to together.
+# Rows for teaching: each technique against the one row that lacks it, then all of them together.
 TEACHING_ROWS = (
     "baseline",
     "donate",
@@ -37,7 +37,7 @@ TEACHING_ROWS = (
     "opt=adam8bit",
     "bf16+donate+scan+remat+accum4",
 )
-# The same for a loss, around which the model itself cannot be changed.
+# The same for a loss, whose model cannot be changed.
 _TEACHING_ROWS_OF_A_LOSS = (
     "baseline",
     "donate",
@@ -52,15 +52,15 @@ _TEACHING_ROWS_OF_A_LOSS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is profiled, under whatever techniques, as the user wrote it.
+    """A workload or the user's code, under any techniques, as the user wrote it.
 
     Attributes:
-        name: of a built-in workload, or a reference to the user's code.
-        label: what messages call it.
-        preset: of a built-in workload.
-        overrides: texts `field=value`.
-        roles: of arguments of the user's code, by path.
-        arguments: for the `sys.argv` of the user's code.
+        name: name of a built-in workload, or a reference to the user's code.
+        label: its name in messages.
+        preset: preset of a built-in workload.
+        overrides: `field=value` texts.
+        roles: roles of arguments of the user's code, by path.
+        arguments: `sys.argv` arguments for the user's code.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Subject:
     arguments: tuple[str, ...] = ()
 
     def with_override(self, name: str, value: object) -> Subject:
-        """The same with one field set."""
+        """Return the same subject with one field set."""
         return replace(self, overrides=(*(text for text in self.overrides if _field(text) != name), f"{name}={value}"))
 
     def sets(self, name: str) -> bool:
@@ -80,11 +80,11 @@ class Subject:
         return any(_field(text) == name for text in self.overrides)
 
     def plan(self, techniques: str = "", *, axes: Mapping[str, int] = MappingProxyType({})) -> BuiltInStep | UserStep:
-        """What a child process builds the step from, with all choices made and checked.
+        """Return the recipe from which a child process builds the step, with all choices made and checked.
 
         Args:
-            techniques: joined with `+`.
-            axes: of the mesh that it is built for; empty for one device.
+            techniques: labels joined by `+`.
+            axes: axes of the mesh that it is built for; empty for one device.
 
         Raises:
             MemprofError: a name or a value is wrong, or a technique does not apply.
@@ -112,7 +112,7 @@ class Subject:
         num_steps: int = 0,
         settings: CompileSettings = TO_THE_PLAN,
     ) -> Task:
-        """Its compile with techniques (see `plan`), for a target, and `num_steps` steps."""
+        """Return the compile task with techniques (see `plan`), for a target, with `num_steps` steps."""
         target = on_mesh(target, parse_techniques(techniques))
         return Task(
             recipe=self.plan(techniques, axes={} if target is None else target.topology.axes),
@@ -123,7 +123,7 @@ class Subject:
         )
 
     def teaching_rows(self) -> tuple[str, ...]:
-        """The rows for somebody who names none: those of the default ones that apply.
+        """Return the rows to compare if the user names none: the default rows that apply.
 
         Raises:
             MemprofError: the subject itself is wrong.
@@ -134,13 +134,13 @@ class Subject:
         return tuple(filter(self.applies, registry.workload(self.name).teaching_rows or TEACHING_ROWS))
 
     def check_changeable(self, rows: Sequence[str]) -> None:
-        """Refuse rows of techniques for a step as it is, as far as that is known without importing the user's code.
+        """Reject rows of techniques for a finished step, if this is known without importing the user's code.
 
         Args:
-            rows: joined with `+` each; without rows, the teaching ones are meant.
+            rows: techniques of each row, joined by `+`; if empty, the teaching rows.
 
         Raises:
-            MemprofError: the reference names a `StepSpec`, and a row is no option of the compiler.
+            MemprofError: the reference names a `StepSpec`, and a row is not a compiler option.
         """
         if self.is_built_in or not names_step(reference := parse(self.name)):
             return
@@ -149,7 +149,7 @@ class Subject:
             raise MemprofError(unchangeable(reference))
 
     def applies(self, techniques: str) -> bool:
-        """Whether techniques do, as far as that is known without the user's code."""
+        """Whether techniques apply, if this is known without importing the user's code."""
         try:
             self.plan(techniques)
         except MemprofError:
@@ -165,17 +165,17 @@ def find_subject(
     roles: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> Subject:
-    """What the user named.
+    """Return the subject that the user named.
 
     Args:
         text: a built-in workload, `PATH.py:NAME` or `package.module:NAME`.
-        preset: of a built-in workload.
-        overrides: texts `field=value`.
-        roles: texts `path=role`, for the user's own code.
-        arguments: for the `sys.argv` of the user's own code.
+        preset: preset of a built-in workload.
+        overrides: `field=value` texts.
+        roles: `path=role` texts, for the user's own code.
+        arguments: `sys.argv` arguments for the user's own code.
 
     Raises:
-        MemprofError: there is no such file, or something is given that the subject does not take.
+        MemprofError: there is no such file, or the subject does not take one of the choices.
     """
     if is_model_file(text):
         return _model_file(text, overrides, given={"--preset": preset, "--role": roles, "arguments": arguments})
@@ -198,7 +198,7 @@ def find_subject(
 
 
 def program_task(task: Task, number: int, label: str) -> Task:
-    """The compile of one program of the server that a task is about, by its number."""
+    """Return the compile task of one program of a task's server, by the program's number."""
     assert isinstance(task.recipe, UserStep), "a built-in workload is no server"
     return replace(task, recipe=replace(task.recipe, program=number), label=label)
 
@@ -225,12 +225,12 @@ def run_command(
     engine: str | None = None,
     framework: str | None = None,
 ) -> str:
-    """`memprof run` with all the choices of a subject, quoted for a shell."""
+    """Return the `memprof run` command with all the choices of a subject, quoted for a shell."""
     return _command("run", subject, target, techniques, engine=engine, framework=framework)
 
 
 def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
-    """`memprof advise` likewise; empty for a mesh, for which it does not compile."""
+    """Return the `memprof advise` command; empty for a mesh, because `advise` does not compile for one."""
     if target is not None and target.topology.num_devices > 1:
         return ""
     return _command("advise", subject, target, techniques)
@@ -249,7 +249,7 @@ def _command(
     aim = option_of(target) if target is not None else None
     mesh = mesh_option(target.topology) if target is not None else None
     topology = target.topology if target is not None else Topology()
-    chips = "x".join(map(str, topology.chips))  # the number of hosts follows from them
+    chips = "x".join(map(str, topology.chips))  # this implies the number of hosts
     hosts = str(topology.num_hosts) if topology.num_hosts > 1 and not chips else None
     slices = str(topology.num_slices) if topology.num_slices > 1 else None
     of_mesh = (("--mesh", mesh), ("--hosts", hosts), ("--topology", chips), ("--slices", slices))
@@ -270,10 +270,10 @@ def _field(override: str) -> str:
 
 
 def request_digest(task: Task) -> str:
-    """A digest of what is asked for: the step as the user named it, its techniques and the target.
+    """Return a digest of the request: the step as the user named it, its techniques and the target.
 
-    It tells which folder belongs to a command that is repeated. It does not tell whether the step is still the same:
-    that is for the cache of plans, whose key is the lowered program.
+    It identifies the folder of a repeated command. It does not show whether the step is unchanged: the cache of plans
+    decides that, by the lowered program.
     """
     target = task.target
     facts = {

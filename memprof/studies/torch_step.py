@@ -1,4 +1,4 @@
-"""A step of PyTorch, traced in this process: the library behind `--framework torch`."""
+"""Trace a PyTorch step in this process: the library behind `--framework torch`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.processes.task import plain
-from memprof.capture.targets.resolve import LOCAL, default_target, option_of, resolve
-from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.task import plain
+from memprof.sources.jax.targets.resolve import LOCAL, default_target, option_of, resolve
+from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
 from memprof.workloads.torch.script import TorchScript, trace_in_child
@@ -31,7 +31,7 @@ _DEFAULT_NAME = "torch_spec"
 
 
 def torch_target(name: str | None) -> Target:
-    """The device that a step of PyTorch is judged for; None: an H100.
+    """Return the device that a PyTorch step is judged for; None means an H100.
 
     Raises:
         MemprofError: there is no such target, or it is the local device.
@@ -46,10 +46,10 @@ def torch_target(name: str | None) -> Target:
 def step_maker(
     name: str, *, preset: str | None, overrides: Sequence[str], techniques: str, arguments: Sequence[str]
 ) -> StepMaker:
-    """What makes the step that the user named, with all choices of a built-in workload checked.
+    """Return the maker of the step that the user named, with all choices of a built-in workload checked.
 
     Raises:
-        MemprofError: a name or a value is wrong, or something is given that the step does not take.
+        MemprofError: a name or a value is wrong, or the step does not take one of the choices.
     """
     if not is_reference(name):
         if arguments:
@@ -71,7 +71,7 @@ class TorchTrace:
 
     Attributes:
         subject: a built-in workload, or a reference to a function that returns a `TorchStepSpec`.
-        techniques: joined with `+`.
+        techniques: labels joined by `+`.
     """
 
     subject: Subject
@@ -80,12 +80,12 @@ class TorchTrace:
 
     @property
     def digest(self) -> str:
-        """A digest of what is asked for (see `request_digest`)."""
+        """Return a digest of the request (see `request_digest`)."""
         facts = [FRAMEWORK, plain(self.subject), self.techniques, option_of(self.target)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raises `MemprofError` for what is wrong before anything is traced."""
+        """Raise `MemprofError` for mistakes that are found before tracing."""
         self._maker()
 
     def capture(self, *, progress: Callable[[str], None]) -> Capture:
@@ -110,7 +110,7 @@ class TorchTrace:
 
 
 def capture_of_script(name: str, arguments: Sequence[str], target: Target, *, is_module: bool) -> Capture:
-    """Trace a script as it is.
+    """Trace an unchanged script.
 
     Args:
         name: a path, or the name of a module.
@@ -129,8 +129,8 @@ def capture_of_step(make_spec: StepMaker, target: Target, *, label: str | None =
     """Trace a step.
 
     Args:
-        make_spec: makes it under fake tensors; a script is run as it is.
-        label: what the report calls it; None: its own label.
+        make_spec: makes it under fake tensors; a script is run unchanged.
+        label: its name in the report; None means its own label.
 
     Raises:
         MemprofError: PyTorch is not installed, or the step cannot be traced.
@@ -149,7 +149,7 @@ def capture_of_step(make_spec: StepMaker, target: Target, *, label: str | None =
         capture = trace_step(make_spec, target=target)
     except MemprofError:
         raise
-    except Exception as error:  # the user's own
+    except Exception as error:  # raised by the user's code
         sentence = f"the step failed while it was traced: {type(error).__name__}: {first_line(error)}"
         raise WorkloadError(sentence, details=user_traceback(error)) from error
     return capture if label is None else replace(capture, label=label)

@@ -1,16 +1,17 @@
-"""What is profiled: models, the training step around them, and the techniques that change its memory.
+"""Models, the training step around them, and the techniques that change its memory.
 
-- `models/NAME/` has a model: its configuration with presets, and its network.
-- `techniques/FAMILY.py` has the techniques of a family: what each sets of the training configuration, how it is done in
-  a user's own code, and what shows in a compiled program that it took effect.
-- `optimizers/` has the optimizers by name, and those of our own.
-- `user/` makes a step of the user's own code.
+- `models/NAME/` contains a model: its configuration with presets, and its network.
+- `techniques/FAMILY.py` contains the techniques of a family. A technique defines the fields of the training
+  configuration that it sets, the equivalent change in a user's own code, and the evidence in a compiled program that it
+  took effect.
+- `optimizers/` contains the optimizers by name, and memprof's own.
+- `user/` builds a step from the user's own code.
 
-`build.build_step` puts a model and techniques together into the `StepSpec` that is compiled:
+`build.build_step` combines a model and techniques into the `StepSpec` that is compiled:
 
     build_step(workload="transformer", preset="tiny", techniques=("bf16", "donate"))
 
-`train_step.py` is the step, in terms of `model.py`, `losses.py` and `gradients.py`; `layers.py` and `pruning.py` are
-what networks are made of. What lists names and rejects wrong ones (`registry.py`, `composition.py`, `overrides.py`)
-imports no jax, so that it costs no more than reading a few small files.
+`train_step.py` defines the step in terms of `model.py`, `losses.py` and `gradients.py`. Networks are built from
+`layers.py` and `pruning.py`. The modules that list names and reject wrong ones (`registry.py`, `composition.py`,
+`overrides.py`) don't import jax, so a listing costs no more than reading a few small files.
 """

@@ -1,9 +1,9 @@
-"""From names to a step: what the command line knows becomes a `Plan`, and that a `StepSpec`.
+"""Build a step from names: the command line's choices become a `Plan`, and the plan becomes a `StepSpec`.
 
     plan(workload="transformer", preset="tiny", techniques=["bf16+donate"]).build()
 
-Whatever is wrong with a name or a value is found by `plan`, before jax is imported. The step is built in a child
-process, which gets the plan as a `BuiltInStep`.
+`plan` reports every wrong name and value before jax is imported. A child process builds the step; it receives the plan
+as a `BuiltInStep`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
     applied_techniques,
@@ -41,7 +41,7 @@ ConfigValue = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A workload with all its choices made and checked, before anything of jax is imported.
+    """A workload with all its choices made and checked, before jax is imported.
 
     Attributes:
         preset: the name of the preset that the configuration started from.
@@ -58,7 +58,7 @@ class Plan:
     techniques: tuple[AppliedTechnique, ...]
 
     def flat_config(self) -> dict[str, ConfigValue]:
-        """Returns all choices as one flat dictionary, for the reports and the capture."""
+        """Return all choices as one flat dictionary, for reports and the capture."""
         model_fields, train_fields = dataclasses.asdict(self.config), dataclasses.asdict(self.train_config)
         assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
         if self.workload.trains(self.config):
@@ -72,7 +72,7 @@ class Plan:
         }
 
     def build(self, mesh: Mesh | None = None) -> StepSpec:
-        """Returns the step, with abstract arguments: those of a mesh, or of one device."""
+        """Return the step, with abstract arguments for a mesh or for one device."""
         if self.workload.step is not None:
             spec = self.workload.step(self.config, self.train_config, mesh)
         else:
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def recipe(self) -> BuiltInStep:
-        """The same for another process."""
+        """Return this plan in a form that can be sent to another process."""
         return BuiltInStep(
             workload=self.workload.name,
             preset=self.preset,
@@ -121,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInStep:
-    """A plan as it is sent to another process: with the names of what there is, and the choices made of it."""
+    """A plan in the form that is sent to another process: names, and the choices made."""
 
     imports: ClassVar[tuple[str, ...]] = ("memprof.workloads.build", "memprof.workloads.train_step")
 
@@ -132,7 +132,7 @@ class BuiltInStep:
     techniques: tuple[ChosenTechnique, ...]
 
     def plan(self) -> Plan:
-        """Returns the plan that it was made of."""
+        """Return the original plan."""
         found = registry.workload(self.workload)
         return Plan(
             workload=found,
@@ -144,8 +144,8 @@ class BuiltInStep:
         )
 
     def build(self, target: Target | None = None) -> StepSpec:
-        """Returns the training step, on the mesh of the target where it is one."""
-        from memprof.capture.targets.mesh import mesh_of
+        """Return the training step, on the target's mesh if it has one."""
+        from memprof.sources.jax.targets.mesh import mesh_of
 
         return self.plan().build(mesh_of(target))
 
@@ -158,14 +158,14 @@ def plan(
     techniques: Sequence[str] = (),
     axes: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
-    """Makes and checks all choices.
+    """Make and check all choices.
 
     Args:
         workload: name of a built-in workload.
         preset: name of one of its presets; None means its default.
-        overrides: texts `field=value`, as given to `--set`.
-        techniques: labels of techniques, one or several joined by `+` in each.
-        axes: of the mesh that the step is for; empty for one device.
+        overrides: `field=value` texts, as given to `--set`.
+        techniques: labels of techniques. Each text holds one or several, joined by `+`.
+        axes: axes of the mesh that the step is for; empty for one device.
 
     Raises:
         MemprofError: for an unknown name or a bad value, in one sentence that says what is allowed.
@@ -203,7 +203,7 @@ def plan(
 
 
 def build_trainer(choices: Plan, mesh: Mesh | None = None) -> Trainer:
-    """Returns the trainer, which makes the abstract arguments of the step as well as real ones to run it on."""
+    """Return the trainer. It makes both the abstract arguments of the step and real ones to run it."""
     from memprof.workloads.train_step import Trainer
 
     assert choices.workload.build is not None, "a workload that trains nothing has no trainer"
@@ -223,14 +223,14 @@ def build_step(
     techniques: Sequence[str] = (),
     mesh: Mesh | None = None,
 ) -> StepSpec:
-    """Returns the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
+    """Return the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
     axes = {} if mesh is None else dict(mesh.shape)
     choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques, axes=axes)
     return choices.build(mesh)
 
 
 def _feed(choices: Plan, trainer: Trainer) -> Feed:
-    """A new state, and a synthetic batch for each step."""
+    """Return a new state, and a synthetic batch for each step."""
     from memprof.workloads.train_step import STATE_ARGNUM, mean_loss
 
     num_examples, seq_len = choices.config.batch_size, choices.flat_config().get("seq_len")

@@ -1,11 +1,11 @@
-"""Techniques together: read, checked against what they are asked for, applied, and looked for in the compiled program.
+"""Combine techniques: parse them, check them, apply them, and look for their effects in the compiled program.
 
     techniques = parse_techniques("bf16+remat")
     config = apply_techniques(TrainConfig(), techniques)
     for verdict in verdicts(report, techniques, reference=baseline_report):
         print(verdict.took_effect, verdict.evidence)
 
-This is the only place that reads the text of techniques.
+No other module parses the text of techniques.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from memprof.workloads.train_config import TrainConfig, inference_fields, model_
 
 
 def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
-    """Reads techniques.
+    """Parse techniques.
 
     Args:
-        texts: techniques, one or several joined by `+` in each: `bf16+donate`. Empty texts mean none.
+        texts: one or several techniques each, joined by `+`: `bf16+donate`. Empty texts are skipped.
 
     Raises:
-        MemprofError: for an unknown technique, an empty part, one given twice, or two that exclude each other.
+        MemprofError: for an unknown technique, an empty part, a repeated technique, or two that exclude each other.
     """
     text = "+".join(texts)
     if not text:
@@ -41,7 +41,7 @@ def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
 
 
 def applied_techniques(chosen: Iterable[ChosenTechnique]) -> tuple[AppliedTechnique, ...]:
-    """Returns what another process has read and checked."""
+    """Return the techniques that another process has parsed and checked."""
     return tuple(
         AppliedTechnique(technique=registry.technique(each.name), label=each.label, argument=each.argument)
         for each in chosen
@@ -49,7 +49,7 @@ def applied_techniques(chosen: Iterable[ChosenTechnique]) -> tuple[AppliedTechni
 
 
 def apply_techniques(config: TrainConfig, techniques: Iterable[AppliedTechnique]) -> TrainConfig:
-    """Returns `config` with the techniques on, applied from left to right."""
+    """Return `config` with the techniques on, applied from left to right."""
     for applied in techniques:
         config = applied.apply(config)
     return config
@@ -65,16 +65,16 @@ def check_applicable(
     train_config: TrainConfig,
     axes: Mapping[str, int],
 ) -> None:
-    """Raises `MemprofError`, one sentence, unless each technique can work.
+    """Raise `MemprofError` with one sentence unless each technique can work.
 
     Args:
-        techniques: those applied.
-        name: of the workload.
-        honours: the technique-owned fields for a model that the workload honours.
-        trains: whether its step is the training step, which honours the other fields that techniques own.
+        techniques: the applied techniques.
+        name: name of the workload.
+        honours: the technique-owned model fields that the workload honours.
+        trains: whether its step is the training step, which honours the other technique-owned fields.
         config: the model's configuration.
         train_config: the training configuration with all techniques on.
-        axes: of the mesh; empty for one device.
+        axes: axes of the mesh; empty for one device.
     """
     baseline = TrainConfig()
     for applied in techniques:
@@ -91,23 +91,23 @@ def check_applicable(
 
 
 def check_target(techniques: Sequence[AppliedTechnique], target: Target) -> None:
-    """Raises `MemprofError`, one sentence, unless each technique can be compiled for that target."""
+    """Raise `MemprofError` with one sentence unless each technique can be compiled for the target."""
     for applied in techniques:
         if applied.technique.check_target is not None:
             applied.technique.check_target(target)
 
 
 def verdicts(report: Report, techniques: Sequence[AppliedTechnique], reference: Report | None) -> tuple[Verdict, ...]:
-    """Returns whether each technique took effect; none for the baseline, which has nothing to look for.
+    """Return whether each technique took effect. The baseline has no verdict, because it has no effect to look for.
 
-    A configuration says what was asked for; these are looked for in the report, which comes from the compiled program.
-    Some effects only show against a program without the technique: that is what the reference is for.
+    A configuration shows what was requested. The evidence comes from the report, and so from the compiled program. Some
+    effects only show in comparison with a program without the technique; the reference serves for these.
 
     Args:
-        report: of the program with the techniques.
-        techniques: what was asked for.
-        reference: of the row to compare with. A technique is only set against it where the two differ in that
-            technique and in others that the reference lacks; against any other row a difference would prove nothing.
+        report: report of the program with the techniques.
+        techniques: the requested techniques.
+        reference: report of the row to compare with. A technique is only compared with it if the two rows differ in
+            that technique and in others that the reference lacks. A difference from any other row would prove nothing.
     """
     found = []
     for applied in techniques:
@@ -148,11 +148,11 @@ def _check_composition(techniques: Sequence[AppliedTechnique]) -> None:
 
 
 def _is_contrast(reference: Report, applied: AppliedTechnique, techniques: Sequence[AppliedTechnique]) -> bool:
-    """Whether the reference has only what the row has too, and not this technique."""
+    """Whether the reference has only techniques that the row has too, and lacks this one."""
     try:
         theirs = parse_techniques(*reference.techniques)
     except MemprofError:
-        return False  # a capture of another memprof, which had other techniques
+        return False  # a capture of another memprof version, with other techniques
     says_something = {
         other.label for other in theirs if other.technique.evidence and not other.technique.restates_baseline
     }

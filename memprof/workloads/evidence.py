@@ -1,4 +1,4 @@
-"""What the evidence of several families of techniques reads off a report."""
+"""Readings of a report that the evidence of several technique families shares."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.report import Loop, Report
 
-# Which pass a loop belongs to.
+# The pass that a loop belongs to.
 FORWARD = "forward"
 BACKWARD = "backward"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def yes(evidence: str) -> Verdict:
-    """Returns the verdict that a technique took effect."""
+    """Return the verdict that a technique took effect."""
     return Verdict(took_effect=True, evidence=evidence)
 
 
 def no(evidence: str) -> Verdict:
-    """Returns the verdict that nothing of a technique is to be seen."""
+    """Return the verdict that a report shows no sign of a technique."""
     return Verdict(took_effect=False, evidence=evidence)
 
 
 def undecided(evidence: str) -> Verdict:
-    """Returns the verdict that this program alone does not show it."""
+    """Return the verdict that this program alone cannot show the effect."""
     return Verdict(took_effect=None, evidence=evidence)
 
 
 def used_arguments(report: Report, role: Role) -> tuple[ArgumentLeaf, ...]:
-    """Returns the argument leaves of a role that the compiled program takes."""
+    """Return the argument leaves of a role that the compiled program takes."""
     return tuple(leaf for leaf in report.arguments if leaf.role is role and leaf.parameter_number is not None)
 
 
 def total_bytes(leaves: Iterable[ArgumentLeaf]) -> int:
-    """Returns the bytes of argument leaves."""
+    """Return the bytes of argument leaves."""
     return sum(leaf.size_bytes for leaf in leaves)
 
 
 def most_bytes(report: Report, category: Category) -> int:
-    """Returns the most bytes of a category that are live at any moment of the step, not only at its peak."""
+    """Return the largest number of live bytes of a category at any moment of the step, not only at its peak."""
     live = most = report.timeline.base.get(category, 0)
     for change in report.timeline.changes:
         if change.category is category:
@@ -52,7 +52,7 @@ def most_bytes(report: Report, category: Category) -> int:
 
 
 def num_operations(report: Report, phase: Phase, scope_part: str) -> int:
-    """Returns how many operations of a phase lie in a scope of that name, anywhere in their path."""
+    """Return the number of operations of a phase whose path contains a scope of that name."""
     return sum(
         operations.num_operations
         for operations in report.program.operations
@@ -61,7 +61,7 @@ def num_operations(report: Report, phase: Phase, scope_part: str) -> int:
 
 
 def in_words(size_bytes: int) -> str:
-    """Returns a size in words for a sentence of evidence: `1.50 GiB`."""
+    """Return a size in words for a sentence of evidence: `1.50 GiB`."""
     size, unit = float(size_bytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -69,7 +69,7 @@ def in_words(size_bytes: int) -> str:
 
 
 def is_same_program(report: Report, other: Report) -> bool:
-    """Whether two reports are of one program, as far as a report shows it."""
+    """Whether two reports describe the same program, as far as reports show it."""
     return _shape(report) == _shape(other)
 
 
@@ -81,12 +81,12 @@ def _shape(report: Report) -> tuple[object, ...]:
 
 
 def loop_scopes(loop: Loop) -> list[str]:
-    """The scopes in a loop's name: `jit(step)/transpose(jvp(Net))/while` has `step`, `transpose`, `jvp`, `Net`."""
+    """Return the scopes in a loop's name: `step`, `jvp` and `Net` from `jit(step)/transpose(jvp(Net))/while`."""
     return re.split(r"[/()]+", loop.op)
 
 
 def loop_direction(loop: Loop) -> str | None:
-    """Which pass a loop belongs to; None where it holds both."""
+    """Return the pass that a loop belongs to; None if it contains both."""
     if "transpose(" in loop.op:
         return BACKWARD
     return FORWARD if "jvp(" in loop.op else None

@@ -1,11 +1,11 @@
-"""Loss, gradients and metrics of a batch, with or without loss scaling, in one go or in parts.
+"""Compute loss, gradients and metrics of a batch, with or without loss scaling, whole or in parts.
 
-Of parts, the gradients are those of the whole. They may count differently many tokens (padding), so a part's mean
-gradient weighs as much as its tokens:
+The gradients of the parts are combined into those of the whole batch. Parts may count different numbers of tokens
+(padding), so a part's mean gradient is weighted by its number of tokens:
 
     gradient of the whole batch = sum over parts of (count x gradient of the part's mean loss) / sum of counts
 
-The weight comes after differentiation: a loss that is a sum instead of a mean would overflow in float16.
+The weight is applied after differentiation, because a loss that is a sum instead of a mean would overflow in float16.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from memprof.workloads.sharding import is_shared
 
 
 class Scaling(NamedTuple):
-    """What became of loss scaling: the scale for the next step, and whether the gradients are finite, bool `()`."""
+    """The outcome of loss scaling: the next step's scale, and whether the gradients are finite, bool `()`."""
 
     next_scale: DynamicScale
     is_finite: jax.Array
 
 
 class Evaluation(NamedTuple):
-    """Gradients of the mean loss, and the metrics as (sum, count) pairs; `scaling` is None where nothing is scaled."""
+    """Gradients of the mean loss, and metrics as (sum, count) pairs; `scaling` is None if the loss is not scaled."""
 
     gradients: Params
     metrics: Metrics
@@ -42,11 +42,11 @@ EvaluatePart = Callable[[Batch, jax.Array], Evaluation]
 
 
 def evaluate(metrics_of: Callable[[Params], Metrics], params: Params, scale: DynamicScale | None) -> Evaluation:
-    """Runs a model forwards and backwards.
+    """Run a model forwards and backwards.
 
     Args:
-        metrics_of: the metrics of a batch with given parameters; the mean of `loss` is differentiated.
-        scale: what the loss is multiplied by before it is differentiated; the gradients are divided by it again.
+        metrics_of: maps parameters to the metrics of a batch; the mean of `loss` is differentiated.
+        scale: factor that multiplies the loss before differentiation; the gradients are divided by it afterwards.
     """
 
     def loss(params: Params) -> tuple[jax.Array, Metrics]:
@@ -61,7 +61,7 @@ def evaluate(metrics_of: Callable[[Params], Metrics], params: Params, scale: Dyn
 
 
 def new_scale() -> DynamicScale:
-    """Returns the scale to start with, as arrays: Flax starts at Python numbers, which would compile step two again."""
+    """Return the initial scale as arrays: Flax starts with Python numbers, which would recompile the second step."""
     start = DynamicScale()
     return start.replace(fin_steps=jnp.int32(start.fin_steps), scale=jnp.float32(start.scale))
 
@@ -69,13 +69,13 @@ def new_scale() -> DynamicScale:
 def accumulate(
     evaluate: EvaluatePart, batch: Batch, num_parts: int, accumulation: Literal["scan", "unrolled"]
 ) -> Evaluation:
-    """Returns the evaluation of the whole batch, worked through in parts.
+    """Return the evaluation of the whole batch, computed in parts.
 
     Args:
-        evaluate: evaluates one part, given its number too (int32 `()`).
-        batch: a pytree whose arrays have the example as their first axis.
-        num_parts: divides the number of examples.
-        accumulation: by a loop of the program, or by a copy of the program for each part.
+        evaluate: evaluates one part, given the part and its number (int32 `()`).
+        batch: a pytree of arrays whose first axis is the example.
+        num_parts: number of parts; it divides the number of examples.
+        accumulation: whether the program loops over the parts or contains a copy of the step for each part.
     """
 
     def in_parts(entry: jax.Array) -> jax.Array:
@@ -98,7 +98,7 @@ def accumulate(
 def _by_scan(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
     shapes = jax.eval_shape(evaluate, jnp.int32(0), _part(parts, 0))
     nothing: Evaluation = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    if nothing.scaling is not None:  # of nothing, all is finite
+    if nothing.scaling is not None:  # an empty sum is finite
         nothing = nothing._replace(scaling=nothing.scaling._replace(is_finite=jnp.array(True)))
 
     def step(total: Evaluation, numbered: tuple[jax.Array, Batch]) -> tuple[Evaluation, None]:
@@ -125,7 +125,7 @@ def _part(parts: Batch, number: int) -> Batch:
 
 
 def _weighted(part: Evaluation) -> Evaluation:
-    """With the gradients multiplied by what the part counts, in float32, whatever the parameters' dtype."""
+    """Return the part with its gradients multiplied by its count, in float32, whatever the parameters' dtype."""
     count = part.metrics["loss"][1]
     return part._replace(gradients=jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * count, part.gradients))
 
@@ -144,7 +144,7 @@ def _sum(first: Evaluation, second: Evaluation) -> Evaluation:
 
 
 def _joined(first: Scaling | None, second: Scaling | None) -> Scaling | None:
-    """The first part that is not finite decides what becomes of the scale; where all are, all say the same."""
+    """Return the first part's scaling that is not finite; if all are finite, they agree."""
     if first is None or second is None:
         return None
     joined: Scaling = jax.tree.map(lambda ours, theirs: jnp.where(first.is_finite, theirs, ours), first, second)

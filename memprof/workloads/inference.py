@@ -1,4 +1,4 @@
-"""The inference step of a model that can be trained: its forward pass, with weights and inputs as arguments."""
+"""The inference step of a trainable model: its forward pass, with weights and inputs as arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads.model import Model
 from memprof.workloads.quantisation import with_quantised_kernels
 
@@ -16,11 +16,11 @@ _PARAMS = 0
 
 
 def inference_step(model: Model, *, seed: int, weight_dtype: str) -> StepSpec:
-    """The step `infer(params, inputs, ...)` of a model without dropout.
+    """Return the step `infer(params, inputs, ...)` of a model without dropout.
 
     Args:
-        seed: of the weights and the inputs when it runs.
-        weight_dtype: of the kernels (see `quantisation.py`).
+        seed: seed of the weights and the inputs when the step runs.
+        weight_dtype: dtype of the kernels (see `quantisation.py`).
     """
     rng = jax.random.PRNGKey(seed)
 
@@ -42,7 +42,7 @@ def inference_step(model: Model, *, seed: int, weight_dtype: str) -> StepSpec:
         roles={"params": Role.PARAMS, "batch": Role.BATCH},
         feed=Feed(
             argument=argument,
-            loss=lambda result: None,  # inference has none
+            loss=lambda result: None,  # inference has no loss
             num_examples=next(iter(model.batch_shapes.values())).shape[0],
         ),
     )

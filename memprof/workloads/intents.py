@@ -1,4 +1,4 @@
-"""Intents and the means to them: what should become of a step's memory, and how that is done in code.
+"""Intents, the changes that would reduce a step's memory, and means, the code that makes them.
 
 Advice (`studies/advice`) finds in a compiled program what could be smaller, and says so as an intent. It knows no
 technique. Each family of techniques says in `MEANS` how it follows intents: by code that runs when it is pasted into a
@@ -42,58 +42,59 @@ _IMPORTS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "optax": "imp
 
 
 class Aim(Enum):
-    """What is to be done."""
+    """The goal of a change."""
 
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
     CAST_CACHE = auto()  # hold keys and values in 16 bits
     CAST_WEIGHTS = auto()  # hold weights in 16 bits
     CAST_PASSES = auto()  # compute in 16 bits
     CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before
-    CHUNK_ARRAY = auto()  # make one array in pieces
-    CHUNK_ATTENTION = auto()  # attend with a part of the queries at a time
+    CHUNK_ARRAY = auto()  # compute one array in pieces
+    CHUNK_ATTENTION = auto()  # compute attention for a part of the queries at a time
     CHUNK_LOSS = auto()  # compute logits and loss in parts
     CHUNK_UPDATE = auto()  # update one parameter after another
-    CONVERT_WEIGHTS_ONCE = auto()  # not at every call
-    DIVIDE_BATCH = auto()  # over axes of a mesh; so the next two
+    CONVERT_WEIGHTS_ONCE = auto()  # instead of in every call
+    DIVIDE_BATCH = auto()  # over mesh axes; so are the next two
     DIVIDE_LOGITS = auto()
     DIVIDE_STATE = auto()  # optimizer state, or parameters
     DONATE = auto()
     FACTOR_OPTIMIZER_STATE = auto()  # keep second moments by row and column
-    FOLD_AXIS = auto()  # so that an array fills whole tiles
-    FUSE_ATTENTION = auto()  # attend by a kernel that holds no probabilities
+    FOLD_AXIS = auto()  # to fill whole tiles
+    FUSE_ATTENTION = auto()  # use an attention kernel that holds no probabilities
     GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
-    GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
-    KEEP_BATCH_DIVIDED = auto()  # constrain what is made of a batch to stay divided as the batch is
-    KEEP_LAST_LOGITS = auto()  # not those of a whole prompt
+    GENERATE_PRODUCTS = auto()  # have XLA generate matmul kernels instead of calling a library
+    KEEP_BATCH_DIVIDED = auto()  # constrain arrays computed from a batch to stay divided like the batch
+    KEEP_LAST_LOGITS = auto()  # instead of those of a whole prompt
     NARROW_OPTIMIZER_STATE = auto()  # hold it in 16 bits
     OFFLOAD_OPTIMIZER_STATE = auto()
-    RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
+    RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep only results of matrix products
     RECOMPUTE_MODULES = auto()
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
-    REORDER_CACHE = auto()  # hold it in the order of axes in which attention reads it
-    REMOVE_BARRIER = auto()  # let operations run that wait for others at an optimization barrier
-    SCALE_RESULTS = auto()  # of products with quantised weights, not the weights
+    REORDER_CACHE = auto()  # hold it in the axis order in which attention reads it
+    REMOVE_BARRIER = auto()  # let operations run that wait at an optimization barrier
+    SCALE_RESULTS = auto()  # scale the results of products with quantised weights, not the weights
     SCAN_LAYERS = auto()
     SPLIT_CACHE = auto()  # one array for each layer
-    SCHEDULE_FOR_MEMORY = auto()  # have XLA order operations for memory, not to hide communication
+    SCHEDULE_FOR_MEMORY = auto()  # have XLA schedule operations for memory, not to hide communication
 
     @property
     def recomputes(self) -> bool:
-        """Whether it is a way to compute activations again."""
+        """Whether following it recomputes activations."""
         return self in (Aim.RECOMPUTE_ALL_BUT_PRODUCTS, Aim.RECOMPUTE_MODULES, Aim.RECOMPUTE_SCAN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is to be done, and to what. Of the other fields an aim has those that it needs.
+    """A goal and its object. Each aim uses only some of the other fields.
 
     Attributes:
-        positions, names: the arguments to donate, by position, or by name where they have none; or the role to divide.
-        axes: of the mesh.
+        positions, names: the arguments to donate, by position, or by name if they have no position; or the role to
+            divide.
+        axes: axes of the mesh.
         modules: the path of repeated modules, with `*` for their numbers: `layers_*/mlp`.
-        dtype: of the arrays, as XLA writes it.
+        dtype: dtype of the arrays, as XLA writes it.
         drops: whether some of the values are dropped at random.
-        num_parts: in how many parts to make them.
+        num_parts: number of parts to compute them in.
     """
 
     aim: Aim
@@ -108,7 +109,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """How an intent is followed.
+    """A way to follow an intent.
 
     Attributes:
         code: for the user's own step, with `STEP_NAMES`; `means_to` puts the imports before it. Empty if there is none
@@ -129,7 +130,7 @@ MeansByAim = Mapping[Aim, Means | Callable[[Intent], Means]]
 
 
 def means_to(intent: Intent) -> Means:
-    """How an intent is followed."""
+    """Return the means to follow an intent."""
     found = _means()[intent.aim]
     means = found if isinstance(found, Means) else found(intent)
     return replace(means, code=_with_imports(means.code))
@@ -142,7 +143,7 @@ def _with_imports(code: str) -> str:
 
 @cache
 def _means() -> MeansByAim:
-    """Those of all families; scanned as in `registry.py`, whose other plugins are not needed here."""
+    """Return the means of all families; scanned as in `registry.py`, but without the other plugins."""
     found: dict[Aim, Means | Callable[[Intent], Means]] = {}
     for module in pkgutil.iter_modules(techniques_package.__path__):
         family = importlib.import_module(f"{techniques_package.__name__}.{module.name}")

@@ -1,9 +1,9 @@
-"""What the networks of all models are made of: layers in the configuration's dtypes, and the checkpoints around them.
+"""Building blocks of all networks: layers in the configuration's dtypes, and the checkpoints around them.
 
-A checkpointed part keeps its arguments (and what its policy says) from the forward pass; the backward pass evaluates it
-again. Unless something prevents it, XLA recognises that as a repetition and keeps the first result after all, so JAX
-puts a barrier between the two. In a loop over layers the two are in different loops already, and the barrier would
-only stand in the way of fusions: there it is left out.
+A checkpointed part keeps its arguments (and the values that its policy names) from the forward pass; the backward pass
+recomputes the rest. XLA would recognise the recomputation as a duplicate and keep the first result, so JAX puts a
+barrier between the two. In a loop over layers the two are already in different loops, and the barrier would only
+prevent fusions, so it is left out there.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _Function = Callable[[jax.Array], jax.Array]
 
 
 def compute_dtype(config: TrainConfig) -> jnp.dtype:
-    """Returns the dtype of matrix products and activations."""
+    """Return the dtype of matrix products and activations."""
     return jnp.dtype(config.compute_dtype)
 
 
 def param_dtype(config: TrainConfig) -> jnp.dtype:
-    """Returns the dtype in which parameters are held."""
+    """Return the dtype of the parameters."""
     return jnp.dtype(config.param_dtype)
 
 
 def dense(num_features: int, config: TrainConfig, name: str | None = None, *, has_bias: bool = True) -> nn.Dense:
-    """Returns a projection."""
+    """Return a projection."""
     as_quantised = {} if config.weight_dtype == "param" else _QUANTISED
     return nn.Dense(
         num_features,
@@ -53,7 +53,7 @@ def _promote_around_kernel(
 
 
 def _quantised_product(inputs: jax.Array, kernel: Any, dimension_numbers: Any, *, precision: Any) -> jax.Array:
-    del dimension_numbers, precision  # the last axis of the inputs and the first one of the kernel
+    del dimension_numbers, precision  # the last axis of the inputs and the first axis of the kernel
     return quantisation.product(inputs, kernel, inputs.dtype)
 
 
@@ -61,17 +61,17 @@ _QUANTISED: dict[str, Any] = {"promote_dtype": _promote_around_kernel, "dot_gene
 
 
 def layer_norm(config: TrainConfig, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm; Flax computes its mean and variance in float32 whatever the dtypes."""
+    """Return a LayerNorm; Flax computes its mean and variance in float32 for all dtypes."""
     return nn.LayerNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
 
 
 def rms_norm(config: TrainConfig, name: str | None = None) -> nn.RMSNorm:
-    """Returns an RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467); its mean square is in float32, too."""
+    """Return an RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467); its mean square is also in float32."""
     return nn.RMSNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
 
 
 def rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
-    """Queries or keys turned by their positions (Su et al. 2021, arXiv:2104.09864).
+    """Return queries or keys rotated by their positions (Su et al. 2021, arXiv:2104.09864).
 
     Args:
         heads: `(batch, tokens, heads, head_size)`, with an even head size.
@@ -86,7 +86,7 @@ def rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def checkpointed(module: _Module, part: str, config: TrainConfig) -> _Module:
-    """Returns the module class, checkpointed where `config.remat_modules` names this part (`block`, `mlp`, ...)."""
+    """Return the module class, checkpointed if `config.remat_modules` names this part (`block`, `mlp`, ...)."""
     if part not in config.remat_modules.split(","):
         return module
     wrapped: _Module = nn.remat(module, prevent_cse=not config.scan_layers, policy=_policy(config))
@@ -94,7 +94,7 @@ def checkpointed(module: _Module, part: str, config: TrainConfig) -> _Module:
 
 
 def checkpointed_activation(function: _Function, config: TrainConfig) -> _Function:
-    """Returns the activation function, checkpointed where `config.remat_activation` says so."""
+    """Return the activation function, checkpointed if `config.remat_activation` is set."""
     if not config.remat_activation:
         return function
     wrapped: _Function = jax.checkpoint(function, prevent_cse=not config.scan_layers)
@@ -105,8 +105,9 @@ def _policy(config: TrainConfig) -> Callable[..., object] | None:
     policies = jax.checkpoint_policies
     names = config.remat_names.split(",")
     if config.remat_policy == "products":
-        # Products with batch dimensions are those of attention, whose probabilities grow with the square of the
-        # length: they are what checkpointing is for, so they are not kept.
+        # Products with batch dimensions are those of attention. Its probabilities grow with the square of the length,
+        # and
+        # are the main reason to checkpoint, so they are not kept.
         return policies.dots_with_no_batch_dims_saveable
     if config.remat_policy == "names":
         return policies.save_only_these_names(*names)

@@ -1,8 +1,8 @@
-"""Losses, as metrics that can be added up over batches and devices: each metric is a pair (sum, count), float32.
+"""Losses, as metrics that can be summed over batches and devices: each metric is a pair (sum, count), float32.
 
 The logits of a language model are often its largest activation: tokens by vocabulary, in float32, and their gradient
-beside them. In chunks (`sum_over_chunks`) a loop goes through the tokens; each chunk's logits are made, reduced to a
-loss, dropped, and made again in the backward pass. The sums over tokens are the same as without chunks.
+beside them. With chunks (`sum_over_chunks`), a loop goes through the tokens. It computes each chunk's logits, reduces
+them to a loss and frees them; the backward pass recomputes them. The sums over tokens are the same as without chunks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Tokens = Mapping[str, jax.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEntropy:
-    """Cross-entropy of integer labels, for classification and for the prediction of the next token.
+    """Cross-entropy of integer labels, for classification and next-token prediction.
 
     Attributes:
         labels: the batch entry with the labels: int32, the logits' shape without its last axis.
-        counted: the boolean batch entry of the same shape that says which labels count; None where all do.
+        counted: the boolean batch entry of the same shape that marks the labels that count; None if all count.
     """
 
     labels: str = "labels"
@@ -35,19 +35,19 @@ class CrossEntropy:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entries of the batch that it reads."""
+        """The batch entries that it reads."""
         return (self.labels,) if self.counted is None else (self.labels, self.counted)
 
     def __call__(self, logits: jax.Array, batch: Mapping[str, jax.Array]) -> Metrics:
-        """Returns `loss` and `accuracy`, each as (sum, count).
+        """Return `loss` and `accuracy`, each as (sum, count).
 
         Args:
-            logits: float32 `(..., num_classes)`; log-probabilities do as well.
-            batch: the batch that the logits are for.
+            logits: float32 `(..., num_classes)`; log-probabilities also work.
+            batch: the batch that the logits belong to.
         """
         logits = logits.astype(jnp.float32)
         labels = batch[self.labels]
-        # It takes the label's logit by index: neither one-hot labels nor log-probabilities as large as the logits.
+        # This gathers the label's logit by index: no one-hot labels, and no log-probabilities as large as the logits.
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         correct = jnp.argmax(logits, axis=-1) == labels
         weights = jnp.ones_like(losses) if self.counted is None else batch[self.counted].astype(jnp.float32)
@@ -56,13 +56,13 @@ class CrossEntropy:
 
 
 def mean(metric: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Returns the mean of a (sum, count) pair; zero where nothing counts, as in a batch of padding."""
+    """Return the mean of a (sum, count) pair; zero if nothing counts, as in a batch of padding."""
     total, count = metric
     return total / jnp.maximum(count, 1.0)
 
 
 def add_to_loss(metrics: Metrics, losses: Any) -> Metrics:
-    """Returns the metrics with their mean loss larger by the sum of a pytree of losses."""
+    """Return the metrics, with the sum of a pytree of losses added to the mean loss."""
     leaves = jax.tree.leaves(losses)
     if not leaves:
         return metrics
@@ -71,11 +71,11 @@ def add_to_loss(metrics: Metrics, losses: Any) -> Metrics:
 
 
 def split_tokens(entries: Tokens, num_chunks: int, *, by_length: bool = False) -> dict[str, jax.Array]:
-    """Returns entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`.
+    """Return entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`.
 
     Args:
-        by_length: whether each chunk has tokens of all sequences, if it can be, so that devices that share the batch
-            all have some of it; else sequence follows sequence.
+        by_length: whether each chunk takes tokens from all sequences if possible, so that each device that shares the
+            batch has a part of it. Otherwise the chunks go through one sequence after another.
     """
 
     def split(entry: jax.Array) -> jax.Array:
@@ -89,14 +89,14 @@ def split_tokens(entries: Tokens, num_chunks: int, *, by_length: bool = False) -
 
 
 def sum_over_chunks(of_chunk: Callable[[Any, Tokens], Metrics], params: Any, chunks: Tokens) -> Metrics:
-    """Returns the sum of the chunks' metrics.
+    """Return the sum of the chunks' metrics.
 
     Args:
-        of_chunk: metrics of one chunk, differentiable by its parameters and by what the chunk holds.
-        params: its first argument.
-        chunks: entries with the chunk as their first axis.
+        of_chunk: metrics of one chunk, differentiable by the parameters and by the chunk's entries.
+        params: the first argument of `of_chunk`.
+        chunks: entries whose first axis is the chunk.
     """
-    # In a loop, forward and backward pass are apart, and nothing need keep XLA from joining them.
+    # In a loop, the forward and backward pass are separate, so XLA cannot merge them and needs no barrier.
     checkpointed = jax.checkpoint(of_chunk, prevent_cse=False)
 
     def step(carry: None, chunk: Tokens) -> tuple[None, Metrics]:

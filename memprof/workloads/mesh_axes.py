@@ -1,7 +1,8 @@
-"""The axes of a mesh: which of them divides what of a training step, and how large each is where nobody says.
+"""The axes of a mesh: what each divides in a training step, and their sizes if the user gives none.
 
-Each technique that divides something names its axis, `Technique.axis`. On the command line `--mesh fsdp=4,tp=2` gives
-the axes their sizes. `--mesh 8` leaves them to each row, in a comparison of rows that use other axes: see `split`.
+Each technique that divides something names its axis, `Technique.axis`. On the command line `--mesh fsdp=4,tp=2` sets
+the sizes of the axes. `--mesh 8` leaves the sizes to each row, because rows of a comparison can use different axes: see
+`split`.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ SP: Final = "sp"  # sequence
 TP: Final = "tp"  # tensor
 PP: Final = "pp"  # pipeline
 EP: Final = "ep"  # experts
-# From the outermost to the innermost: devices next to each other, of one host, are along those that talk most.
+# From the outermost to the innermost: the axes that communicate most connect neighbouring devices of one host.
 _ORDER = (PP, DP, FSDP, EP, SP, TP)
-# The first of them that a row uses gets all devices that the others leave.
+# The first of these that a row uses gets all remaining devices.
 _LARGEST = (FSDP, DP, EP, PP, SP, TP)
 _SMALL = 2
 
 
 def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
-    """How many devices each axis of a mesh gets: 2, and one of them all that are left.
+    """Return the size of each axis of a mesh: all axes get 2, except one that gets all remaining devices.
 
-    That one is `fsdp` where it is there, else `dp`, `ep`, `pp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
+    That axis is `fsdp` if it is used, else `dp`, `ep`, `pp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
 
     Raises:
-        MemprofError: there are not enough devices, or not a multiple.
+        MemprofError: there are too few devices, or their number is not a multiple.
     """
     used = sorted(set(axes), key=_ORDER.index)
     if not used:
@@ -50,7 +51,7 @@ def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
 
 
 def on_mesh(target: Target | None, techniques: Sequence[AppliedTechnique]) -> Target | None:
-    """The target with the axes of its mesh, which are for the techniques to decide where the user has not.
+    """Return the target with the axes of its mesh. The techniques decide the axes that the user has not given.
 
     Raises:
         MemprofError: see `split`.
@@ -62,12 +63,12 @@ def on_mesh(target: Target | None, techniques: Sequence[AppliedTechnique]) -> Ta
 
 
 def axes_of(techniques: Iterable[AppliedTechnique]) -> tuple[str, ...]:
-    """The axes that techniques divide over."""
+    """Return the axes that techniques divide over."""
     return tuple(each.technique.axis for each in techniques if each.technique.axis is not None)
 
 
 def check_axis(applied: AppliedTechnique, axes: Mapping[str, int]) -> None:
-    """Raises `MemprofError` where the mesh has no axis for a technique, or there is no mesh."""
+    """Raise `MemprofError` if the mesh has no axis for a technique, or there is no mesh."""
     axis = applied.technique.axis
     if axis is None or axis in axes:
         return
@@ -83,7 +84,7 @@ def check_axis(applied: AppliedTechnique, axes: Mapping[str, int]) -> None:
 
 
 def batch_axes(config: TrainConfig) -> tuple[str, ...]:
-    """The axes that the batch is divided over."""
+    """Return the axes that divide the batch."""
     is_used = {
         PP: config.pipelined,
         DP: config.data_parallel != "none",

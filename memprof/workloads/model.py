@@ -1,7 +1,7 @@
-"""A model that can be trained: a Flax module, what a batch of it looks like, and its loss.
+"""A trainable model: a Flax module, the shapes of its batch, and its loss.
 
-The training step knows nothing else about a workload, so that whatever changes the step (accumulation, loss scaling,
-...) works for all of them.
+The training step knows nothing else about a workload, so a change to the step (accumulation, loss scaling, ...) works
+for every workload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Batch = Mapping[str, jax.Array]
 
 
 class Unpruned(NamedTuple):
-    """The module that a pruned one was cut out of, and how the parameters of the one become those of the other."""
+    """The original module of a pruned one, and the function that prunes its parameters."""
 
     module: nn.Module
     prune: Callable[[Params], Params]
@@ -35,15 +35,15 @@ class Model:
     """A Flax module with its batch and its loss.
 
     Attributes:
-        module: the module in training mode (dropout is on). Its arguments have the names of batch entries. One that
-            is to compute its loss in chunks has two halves, the methods `encode` and `decode`.
-        unpruned: what the module was cut out of; None where it is whole.
+        module: the module in training mode (dropout is on). Its arguments have the names of batch entries. A module
+            that computes its loss in chunks has two halves, the methods `encode` and `decode`.
+        unpruned: the module before structural pruning; None if it is not pruned.
         inputs: the entries of the batch that the module takes.
-        loss: from the module's result and the batch to metrics, of which `loss` is minimised.
-        num_loss_chunks: how many parts the second half of the module and the loss are computed in.
+        loss: maps the module's result and the batch to metrics; the metric `loss` is minimised.
+        num_loss_chunks: number of parts in which the second half of the module and the loss are computed.
         batch_shapes: shape and dtype of each entry of the batch.
-        sample: makes a synthetic batch of these shapes on the host, with something in it that can be learnt.
-        tensor_axes: which axis of a parameter tensor parallelism divides (see `sharding.Layout`).
+        sample: makes a synthetic batch of these shapes on the host, with a pattern that can be learnt.
+        tensor_axes: the axis of each parameter that tensor parallelism divides (see `sharding.Layout`).
     """
 
     module: nn.Module
@@ -57,11 +57,11 @@ class Model:
 
     @property
     def apply_fn(self) -> Callable[..., Any]:
-        """What Flax's `TrainState` carries along."""
+        """The function that Flax's `TrainState` carries along."""
         return self.module.apply
 
     def init_params(self, rng: jax.Array) -> Params:
-        """Returns new parameters. Under `jax.eval_shape` or `jax.jit` the forward pass in here costs nothing."""
+        """Return new parameters. Under `jax.eval_shape` or `jax.jit` the forward pass in here costs nothing."""
         params_rng, dropout_rng = jax.random.split(rng)
         inputs = {name: jnp.zeros(self.batch_shapes[name].shape, self.batch_shapes[name].dtype) for name in self.inputs}
         module = self.module if self.unpruned is None else self.unpruned.module
@@ -70,7 +70,7 @@ class Model:
         return params if self.unpruned is None else self.unpruned.prune(params)
 
     def metrics(self, params: Params, batch: Batch, dropout_rng: jax.Array) -> Metrics:
-        """Runs the module on a batch, or on a part of one, and returns its metrics as (sum, count) pairs."""
+        """Run the module on a batch, or on a part of one, and return its metrics as (sum, count) pairs."""
         inputs = {name: batch[name] for name in self.inputs}
         in_chunks = self.num_loss_chunks > 1
         result, sown = self.module.apply(

@@ -2,7 +2,7 @@
 
     config, train_config = apply_overrides(("batch_size=16", "learning_rate=3e-4"), config, train_config)
 
-All changes to one record are made at once, so that the record checks the values together: `hidden_size=96` and
+All changes to one record are made together, so that the record checks the values together: `hidden_size=96` and
 `num_heads=6` may each be wrong without the other.
 """
 
@@ -27,18 +27,18 @@ ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 def apply_overrides(
     overrides: Sequence[str], config: ConfigT, train_config: TrainConfig, *, trains: bool = True
 ) -> tuple[ConfigT, TrainConfig]:
-    """Returns the two records with the overrides applied.
+    """Return the two records with the overrides applied.
 
     Args:
-        overrides: texts `field=value`. A field is looked for in the model's configuration, then among the settings
-            of the training configuration that no technique owns.
+        overrides: `field=value` texts. A field is looked up in the model's configuration, then among the settings of
+            the training configuration that no technique owns.
         config: the model's configuration.
         train_config: the training configuration.
-        trains: whether there is any training; else its settings are unknown, but for the seed.
+        trains: whether the step trains. Otherwise the training settings are unknown, except for the seed.
 
     Raises:
-        MemprofError: for a text that is no `field=value`, an unknown field, a field that is set twice or is a
-            technique's, a value of the wrong type, or values that the records reject.
+        MemprofError: for a text that is not `field=value`, an unknown field, a field that is set twice or belongs to
+            a technique, a value of the wrong type, or values that the records reject.
     """
     model_types = typing.get_type_hints(type(config))
     train_types = typing.get_type_hints(TrainConfig)
@@ -65,7 +65,7 @@ def apply_overrides(
 
 
 def split_override(text: str) -> tuple[str, str]:
-    """Returns field and value of a text `field=value`; raises `MemprofError` where it is none."""
+    """Return field and value of a text `field=value`; raise `MemprofError` if it has another form."""
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     if not (name and equals and value):
@@ -74,7 +74,7 @@ def split_override(text: str) -> tuple[str, str]:
 
 
 def parse_value(name: str, text: str, annotation: Any) -> Any:
-    """Returns the value that `text` means for a field of that annotation; raises `MemprofError` where it means none."""
+    """Return the value of `text` for a field of that annotation; raise `MemprofError` if it has none."""
     alternatives = _alternatives(annotation)
     if types.NoneType in alternatives and text.lower() == "none":
         return None
@@ -124,7 +124,7 @@ def _parse_bool(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text.lower())
 
 
-# What each type of field expects, in words, and how its text is read; None means that the text has no such value.
+# What each type of field expects, in words, and its parser. A parser returns None if the type has no such value.
 _PARSERS: dict[type, tuple[str, Callable[[str], Any]]] = {
     bool: ("true or false", _parse_bool),
     int: ("a whole number below 2**63, for example 1024 or 1_024", _parse_int),

@@ -1,15 +1,15 @@
 """A pipeline: each device of an axis has some of the layers, and the parts of a batch go from one to the next.
 
 This is GPipe's schedule (Huang et al. 2018, arXiv:1811.06965) as one program for all devices, with `jax.shard_map` and
-`jax.lax.ppermute`. In each tick every stage takes a microbatch through its layers and hands it on. With S stages and M
-microbatches there are M + S - 1 ticks, of which a stage works in M; in the others it computes what nobody uses, for a
-program that is the same on all devices cannot do nothing. The backward pass is what JAX makes of it: the same ticks
-from the last to the first, the microbatches handed back.
+`jax.lax.ppermute`. In each tick every stage runs a microbatch through its layers and passes it on. S stages and M
+microbatches take M + S - 1 ticks. Each stage does useful work in M of them; in the others its results are unused,
+because a program that is the same on all devices cannot idle. JAX derives the backward pass: the same ticks from last
+to first, with the microbatches passed back.
 
-The microbatches lie on a belt that goes past all stages, M / S at each: in each tick the first stage takes one from the
-front, and the last one puts its result to the back. The first S - 1 results are of no microbatch, and have gone from
-the front when the last tick is over; what then lies on the belt are the results, in order, and each device has its
-part of them for what comes after. What comes before and after the layers is therefore divided over the axis too, by
+The microbatches lie on a belt that moves past all stages, M / S at each. In each tick the first stage takes one from
+the front, and the last stage puts its result at the back. The first S - 1 results belong to no microbatch, and have
+left the front by the end of the last tick. The belt then holds the results in order, and each device has its part of
+them for the code that follows. The code before and after the layers is therefore also divided over the axis, by
 examples.
 """
 
@@ -28,20 +28,20 @@ RunStage = Callable[[Any, Any, jax.Array], tuple[Any, Any]]
 def pipeline(
     run_stage: RunStage, params: Any, batch: Any, rng: jax.Array, *, axis: str, num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Takes a batch through all layers, each stage of the mesh axis through its part of them.
+    """Run a batch through all layers. Each stage of the mesh axis runs it through its own layers.
 
     The mesh is that of the context (`jax.set_mesh`). Its other axes are left to XLA.
 
     Args:
-        run_stage: of the layers of one stage, a microbatch and a key: the microbatch that goes on, in the same tree,
-            shapes and dtypes, and losses of it, scalars in any tree.
-        params: those of all layers, stacked: arrays whose first axis the size of the mesh axis divides.
-        batch: arrays whose first axis counts examples, in any tree.
-        rng: for the stages' keys, each tick's and stage's another.
-        num_microbatches: divides the number of examples, and is a multiple of the size of the mesh axis; 0 for as many.
+        run_stage: maps the layers of one stage, a microbatch and a key to the next microbatch (the same tree, shapes
+            and dtypes) and its losses (scalars in any tree).
+        params: the parameters of all layers, stacked: the size of the mesh axis divides the first axis of each array.
+        batch: arrays in any tree whose first axis is the example.
+        rng: source of the stages' keys; each tick and stage gets a different one.
+        num_microbatches: divides the number of examples, and is a multiple of the mesh axis's size; 0 means that size.
 
     Returns:
-        The batch as it leaves the last layer, and the losses of all layers, each the mean over the microbatches.
+        The batch after the last layer, and the losses of all layers, each the mean over the microbatches.
     """
     num_stages = jax.sharding.get_abstract_mesh().shape[axis]
     num_microbatches = num_microbatches or num_stages

@@ -1,11 +1,11 @@
-"""Pruning: masks that keep the larger weights of each matrix, or whole units that are cut out.
+"""Pruning: masks that keep the larger weights of each matrix, or removal of whole units.
 
-Masks are part of the training state and are applied in the forward pass, so that the pruned weights are zero and get no
+Masks are part of the training state and are applied in the forward pass, so the pruned weights are zero and get no
 gradient. They stay in memory, though, and so do their optimizer state and the masks (`techniques/pruning.py`).
 
-Of attention heads and hidden units those with the smallest weights go first. What is left is a smaller dense network,
-which is why it saves memory everywhere, unlike masks. A unit's importance is the norm of all weights that lead to it
-and from it.
+Structural pruning removes the attention heads and hidden units with the smallest weights. The result is a smaller dense
+network, so it saves memory everywhere, unlike masks. A unit's importance is the norm of all weights that lead to it and
+from it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _PRUNED = ("kernel", "weight")
 
 
 def magnitude_masks(params: Any, fraction: float) -> Any:
-    """Returns the masks, bool, in the tree of `params`, with None for what is not pruned.
+    """Return the masks, bool, in the tree of `params`, with None for leaves that are not pruned.
 
     Args:
-        params: parameters; of these the matrices that are called `kernel` or `weight`, or all where none is called so.
-            Of stacked layers each matrix is pruned on its own.
+        params: parameters. The matrices called `kernel` or `weight` are pruned, or all matrices if there are no such
+            names.
+            Each matrix of stacked layers is pruned separately.
         fraction: the part of each matrix's weights, the smallest ones, that becomes False.
     """
     matrices = [(keys, value) for keys, value in jax.tree_util.tree_leaves_with_path(params) if value.ndim >= 2]
@@ -43,7 +44,7 @@ def magnitude_masks(params: Any, fraction: float) -> Any:
 
 
 def apply_masks(params: Any, masks: Any) -> Any:
-    """Returns the parameters with zeros where a mask is False."""
+    """Return the parameters, set to zero wherever a mask is False."""
     return jax.tree.map(
         lambda mask, value: value if mask is None else jnp.where(mask, value, jnp.zeros((), value.dtype)),
         masks,
@@ -53,40 +54,40 @@ def apply_masks(params: Any, masks: Any) -> Any:
 
 
 def kept(num_units: int, fraction: float) -> int:
-    """Returns how many of the units are left when that fraction is pruned: at least one."""
+    """Return the number of units that are left after pruning that fraction: at least one."""
     return max(1, num_units - math.floor(num_units * fraction))
 
 
 def prune_hidden_units(
     down: LayerParams, num_kept: int, **ups: LayerParams
 ) -> tuple[dict[str, Pruned], Pruned, jax.Array]:
-    """Returns projections with the most important units between them alone, and which units these are.
+    """Return projections with only the most important units between them, and the indices of these units.
 
     Args:
         down: the projection from the units.
         num_kept: number of units that stay.
-        ups: the projections to them, by name; with biases or without.
+        ups: the projections to the units, by name; with biases or without.
     """
     into = [energy(up["kernel"], axes=(0,)) for up in ups.values()]
     keep = most_important(sum(into, energy(down["kernel"], axes=(1,))), num_kept)
     pruned = {
-        name: {leaf: values[..., keep] for leaf, values in up.items()}  # of the kernel the columns
+        name: {leaf: values[..., keep] for leaf, values in up.items()}  # for the kernel, its columns
         for name, up in ups.items()
     }
     return pruned, {**down, "kernel": down["kernel"][keep]}, keep
 
 
 def energy(weights: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Returns the squared norm over some axes, in float32."""
+    """Return the squared norm over some axes, in float32."""
     return jnp.sum(jnp.square(weights.astype(jnp.float32)), axis=axes)
 
 
 def most_important(importance: jax.Array, num_kept: int) -> jax.Array:
-    """Returns the indices of the largest, in their old order."""
+    """Return the indices of the largest values, in ascending order."""
     return jnp.sort(jnp.argsort(importance, descending=True)[:num_kept])
 
 
 def _name(keys: Any) -> str:
-    """The last key of a path: of a mapping, or the name of a field."""
+    """Return the last key of a path: a mapping's key, or a field's name."""
     last = keys[-1] if keys else None
     return str(getattr(last, "key", getattr(last, "name", "")))

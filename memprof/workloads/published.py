@@ -1,4 +1,4 @@
-"""The sizes of published models, for training and for inference. Numbers of parameters are those of the papers."""
+"""The sizes of published models, for training and for inference. Parameter counts are those of the papers."""
 
 from __future__ import annotations
 

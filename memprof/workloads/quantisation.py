@@ -1,12 +1,12 @@
 """Weights as narrow numbers with scales: 8-bit or 4-bit integers, or 8-bit floats.
 
-The scheme is symmetric. Each column of a kernel has one scale, its largest absolute value divided by the largest number
-of the format (Dettmers et al. 2022, arXiv:2208.07339, section 2.1). 4-bit integers have one for each group of 128 rows
-(Frantar et al. 2022, GPTQ, arXiv:2210.17323, section 5). A kernel of shape `(..., rows, columns)` becomes
+The scheme is symmetric. Each column of a kernel has one scale: its largest absolute value divided by the largest number
+of the format (Dettmers et al. 2022, arXiv:2208.07339, section 2.1). 4-bit integers have one scale for each group of 128
+rows (Frantar et al. 2022, GPTQ, arXiv:2210.17323, section 5). A kernel of shape `(..., rows, columns)` becomes
 `{"int8": (..., rows, columns), "scale": (..., groups, columns)}`, and `product` multiplies by it.
 
-Scales multiply results, not weights: XLA converts integers inside of a matrix product, but a multiplied weight becomes
-an array of its own (jax 0.10.2 and 0.12, H100). The weight-only products of qwix 0.1.8 make these arrays, so memprof
+Scales multiply results, not weights: XLA converts integers inside a matrix product, but a scaled weight becomes an
+array of its own (jax 0.10.2 and 0.12, H100). The weight-only products of qwix 0.1.8 create these arrays, so memprof
 does not use it.
 """
 
@@ -21,16 +21,16 @@ import jax.numpy as jnp
 from memprof.workloads.scopes import ROUTER
 
 KERNEL, SCALE = "kernel", "scale"
-_TINIEST = 1e-6  # a column of zeros has a scale, too
+_TINIEST = 1e-6  # keeps the scale of an all-zero column above zero
 
 
 class Format(NamedTuple):
     """A format of narrow numbers.
 
     Attributes:
-        dtype: JAX's name of it, which is also the key of the numbers beside `scale`.
+        dtype: JAX's name of the dtype, also the key of the numbers beside `scale`.
         largest: the largest number that is used.
-        group_rows: how many rows of a column share a scale; None means all.
+        group_rows: number of rows of a column that share a scale; None means all.
     """
 
     dtype: str
@@ -46,11 +46,11 @@ FORMATS = {
 
 
 def with_quantised_kernels(params: Any, weight_dtype: str) -> Any:
-    """The same parameters with all kernels quantised. Embeddings, norms, biases and routers of experts stay.
+    """Return the same parameters with all kernels quantised. Embeddings, norms, biases and expert routers stay.
 
     Args:
         params: a tree of arrays, in which the kernels of projections have the key `kernel`.
-        weight_dtype: a key of `FORMATS`, or `param` for kernels as they are.
+        weight_dtype: a key of `FORMATS`, or `param` to leave the kernels unchanged.
     """
     if weight_dtype not in FORMATS:
         return params
@@ -63,7 +63,7 @@ def with_quantised_kernels(params: Any, weight_dtype: str) -> Any:
 
 
 def quantised(kernel: jax.Array, form: Format) -> dict[str, jax.Array]:
-    """A kernel `(..., rows, columns)` as narrow numbers and scales, which have the dtype of the kernel."""
+    """Return a kernel `(..., rows, columns)` as narrow numbers, and scales in the dtype of the kernel."""
     rows = kernel.shape[-2]
     is_grouped = form.group_rows is not None and rows % form.group_rows == 0
     grouped = _in_groups(kernel, rows // form.group_rows if form.group_rows and is_grouped else 1).astype(jnp.float32)
@@ -75,14 +75,14 @@ def quantised(kernel: jax.Array, form: Format) -> dict[str, jax.Array]:
 
 
 def narrowed(numbers: jax.Array, form: Format) -> jax.Array:
-    """Numbers in a format, cut off at its largest; integers are rounded."""
+    """Return numbers in a format, clipped to its largest; integers are rounded."""
     dtype = jnp.dtype(form.dtype)
     within = jnp.clip(numbers, -form.largest, form.largest)
     return (jnp.round(within) if jnp.issubdtype(dtype, jnp.integer) else within).astype(dtype)
 
 
 def product(inputs: jax.Array, kernel: jax.Array | Mapping[str, jax.Array], dtype: jnp.dtype) -> jax.Array:
-    """Returns `inputs @ kernel` in a dtype, whether the kernel is quantised or not.
+    """Return `inputs @ kernel` in a dtype, whether the kernel is quantised or not.
 
     Args:
         inputs: `(..., rows)`.
@@ -94,7 +94,7 @@ def product(inputs: jax.Array, kernel: jax.Array | Mapping[str, jax.Array], dtyp
     (numbers,) = (leaf.astype(dtype) for name, leaf in kernel.items() if name != SCALE)
     if len(scale) == 1:
         return (inputs @ numbers) * scale[0]
-    # einsum takes the shorter way: sums of each group for a few tokens, and a dequantised kernel for many.
+    # einsum picks the cheaper order: sums of each group for a few tokens, and a dequantised kernel for many.
     grouped = inputs.reshape(*inputs.shape[:-1], len(scale), -1)
     return jnp.einsum("...gr,grc,gc->...c", grouped, _in_groups(numbers, len(scale)), scale)
 

@@ -1,8 +1,7 @@
-"""What there is: workloads, techniques and optimizers.
+"""The available workloads, techniques and optimizers.
 
-Workloads and techniques are found by scanning their packages: a new file with its constant is enough, or one more
-technique in the file of its family. Nothing here imports jax; a scanned file that does would make every listing pay for
-it.
+Workloads and techniques are found by scanning their packages. To add one, add a file with its constant, or another
+technique to the file of its family. Nothing here imports jax; a scanned file that does would slow down every listing.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _Named = TypeVar("_Named", Workload[Any], Technique, Optimizer)
 
 @functools.cache
 def workloads() -> tuple[Workload[Any], ...]:
-    """Returns all workloads, by name."""
+    """Return all workloads, by name."""
     return _sorted_by_name(_constants(models_package, "WORKLOAD"))
 
 
 @functools.cache
 def techniques() -> tuple[Technique, ...]:
-    """Returns all techniques: the baseline first, then by family and name."""
+    """Return all techniques: the baseline first, then by family and name."""
     families = _constants(techniques_package, "TECHNIQUES")
     found = _sorted_by_name([technique for family in families for technique in family])
     return tuple(sorted(found, key=lambda technique: (technique.family != "baseline", technique.family)))
@@ -40,27 +39,27 @@ def techniques() -> tuple[Technique, ...]:
 
 @functools.cache
 def optimizers() -> tuple[Optimizer, ...]:
-    """Returns all optimizers, ours and those of optax, by name."""
+    """Return all optimizers, memprof's own and those of optax, by name."""
     return _sorted_by_name(OPTIMIZERS)
 
 
 def workload(name: str) -> Workload[Any]:
-    """Returns the workload of that name; raises `MemprofError` where there is none."""
+    """Return the workload of that name; raise `MemprofError` if there is none."""
     return _find("workload", name, workloads())
 
 
 def technique(name: str) -> Technique:
-    """Returns the technique of that name; raises `MemprofError` where there is none."""
+    """Return the technique of that name; raise `MemprofError` if there is none."""
     return _find("technique", name, techniques())
 
 
 def optimizer(name: str) -> Optimizer:
-    """Returns the optimizer of that name; raises `MemprofError` where there is none."""
+    """Return the optimizer of that name; raise `MemprofError` if there is none."""
     return _find("optimizer", name, optimizers())
 
 
 def technique_names() -> tuple[str, ...]:
-    """Returns how each technique is written, in the order of `techniques`."""
+    """Return the spelling of each technique, in the order of `techniques`."""
     return tuple(technique.usage for technique in techniques())
 
 

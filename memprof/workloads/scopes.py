@@ -1,4 +1,4 @@
-"""Names that the training step and its models write into a program, and that the evidence of techniques looks for.
+"""Names that the training step and its models write into a program; the evidence of techniques looks for them.
 
 JAX keeps them in the names of operations, `jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`, and in the paths of
 parameters, `state.params['token_embedding']['embedding']`.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-# Loops, or copies of the program that are numbered.
+# Loops, or numbered copies in the program.
 MINIBATCHES: Final = "minibatches"
 LOSS_CHUNKS: Final = "loss_chunks"
 
-# Modules of a Transformer. Flax names those that `setup` makes after the attributes that hold them.
+# Modules of a Transformer. Flax names a module that `setup` makes after its attribute.
 TOKEN_EMBEDDING: Final = "token_embedding"
 LAYERS: Final = "layers"
 ATTENTION: Final = "attention"
@@ -21,7 +21,7 @@ ROUTER: Final = "router"
 EXPERTS: Final = "experts"
 HEAD: Final = "head"
 
-# What modules sow, beside what they return, to be added to the loss (a Flax collection).
+# The Flax collection of losses that modules sow, besides their results. They are added to the loss.
 LOSSES: Final = "losses"
 
 # The intermediate values of a Transformer block that checkpointing may keep by name (`jax.ad_checkpoint`).
@@ -31,7 +31,7 @@ ATTENDED: Final = "attention"
 ATTENTION_OUT: Final = "attention_out"
 MLP_UP: Final = "mlp_up"
 
-# Sizes are for each token, in numbers of the compute dtype, with hidden size h.
+# Sizes are per token, in elements of the compute dtype, for hidden size h.
 RESIDUALS: Final = {
     BLOCK_INPUT: "the residual stream as it enters the block (h)",
     QKV: "queries, keys and values (3h)",

@@ -1,10 +1,10 @@
-"""Where the arrays of a training step lie on a mesh: decided array by array, by the fields that techniques set.
+"""Shardings of a training step's arrays on a mesh, decided array by array by the fields that techniques set.
 
-A `Layout` gives every leaf of the state and of the batch its sharding. Inside the step and the models, `divided` keeps
-activations where they belong; between the two XLA's partitioner decides (GSPMD, Xu et al. 2021, arXiv:2105.04663).
+A `Layout` gives every leaf of the state and of the batch its sharding. Inside the step and the models, `divided`
+constrains activations; between these points XLA's partitioner decides (GSPMD, Xu et al. 2021, arXiv:2105.04663).
 
-What a number of devices does not divide stays whole on each of them, which the report shows; what has to divide (the
-batch, the heads) is checked before (see `techniques/sharding.py`).
+A dimension that the number of devices does not divide stays whole on each device, and the report shows it. Dimensions
+that must divide (the batch, the heads) are checked before (see `techniques/sharding.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from memprof.workloads.mesh_axes import DP, EP, FSDP, PP, SP, TP, batch_axes
 from memprof.workloads.scopes import EXPERTS, LAYERS
 from memprof.workloads.train_config import TrainConfig
 
-# What the dimensions of an activation are.
+# The dimensions of an activation.
 BATCH: Final = "batch"
 LENGTH: Final = "length"
-TOKENS: Final = "tokens"  # batch and length in one
+TOKENS: Final = "tokens"  # batch and length in one dimension
 WIDTH: Final = "width"  # heads, hidden units, the vocabulary
 EXPERT: Final = "expert"
-GROUP: Final = "group"  # examples of which each device has its experts' part
+GROUP: Final = "group"  # examples for which each device has its experts' part
 WHOLE: Final = None
 
-_Spec = list[tuple[str, ...]]  # the axes that each dimension is divided over
+_Spec = list[tuple[str, ...]]  # the axes that divide each dimension
 _Path = tuple[str, ...]
 
 
@@ -39,9 +39,9 @@ class Layout:
     """The shardings of a step's arguments.
 
     Attributes:
-        config: what techniques have decided.
-        tensor_axes: which axis of a parameter `tp` divides, counted from the end, by the end of its path:
-            `{"up/kernel": -1}`.
+        config: the decisions of the techniques.
+        tensor_axes: the axis of a parameter that `tp` divides, counted from the end, by the end of the parameter's
+            path: `{"up/kernel": -1}`.
     """
 
     mesh: Mesh
@@ -49,7 +49,7 @@ class Layout:
     tensor_axes: Mapping[str, int]
 
     def of_state(self, state: Any) -> Any:
-        """The shardings of a training state, in its tree."""
+        """Return the shardings of a training state, in its tree."""
         shapes = {_keys(path): leaf.shape for path, leaf in _leaves(state.params)}
 
         def of_leaf(path: Any, leaf: Any) -> NamedSharding:
@@ -65,13 +65,13 @@ class Layout:
         return jax.tree_util.tree_map_with_path(of_leaf, state)
 
     def of_params(self, params: Any) -> Any:
-        """The shardings of parameters, in their tree."""
+        """Return the shardings of parameters, in their tree."""
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: self._sharding(self._of_param(_keys(path), leaf.shape)), params
         )
 
     def of_gradients(self, params: Any) -> Any:
-        """The shardings of the gradients: those of the parameters, or with `zero2` those of the optimizer state."""
+        """Return the shardings of the gradients: those of the parameters or, with `zero2`, of the optimizer state."""
 
         def of_leaf(path: Any, leaf: Any) -> NamedSharding:
             spec = self._of_param(_keys(path), leaf.shape)
@@ -82,7 +82,7 @@ class Layout:
         return jax.tree_util.tree_map_with_path(of_leaf, params)
 
     def of_batch(self, batch: Any) -> Any:
-        """The shardings of a batch: its first axis counts the examples, the next one their tokens if they have any."""
+        """Return the shardings of a batch: the first axis is the example, the next the token if there is one."""
         by_example, by_token = batch_axes(self.config) or None, SP if self.config.sequence_parallel else None
 
         def of_leaf(leaf: Any) -> NamedSharding:
@@ -105,14 +105,14 @@ class Layout:
         return spec
 
     def _of_other(self, root: str, shape: tuple[int, ...]) -> _Spec:
-        """Of what is no parameter and not shaped like one: row sums, 8-bit codes, counters."""
+        """Return the spec of leaves that are not shaped like a parameter: row sums, 8-bit codes, counters."""
         spec: _Spec = [()] * len(shape)
         if root == "opt_state" and self.config.fully_sharded:
             self._divide(spec, shape, FSDP, first=0)
         return spec
 
     def _divide(self, spec: _Spec, shape: tuple[int, ...], axis: str, *, first: int) -> None:
-        """Divide one dimension more, the longest of those that are whole; else, if it can be, one that is divided."""
+        """Divide one more dimension: the longest that is still whole, else one that is already divided, if possible."""
         sizes = [prod(self.mesh.shape[each] for each in (*spec[n], axis)) for n in range(len(shape))]
         can_be = [n for n in range(first, len(shape)) if shape[n] > 1 and shape[n] % sizes[n] == 0]
         if can_be:
@@ -124,10 +124,10 @@ class Layout:
 
 
 def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Array:
-    """Keeps an activation divided over the mesh of the step; on one device, or without a technique, as it is.
+    """Keep an activation divided over the step's mesh; return it unchanged on one device or without a technique.
 
     Args:
-        dims: what each dimension of it is, of the names above; those that are left out are whole.
+        dims: the kind of each dimension, from the names above; further dimensions stay whole.
     """
     length = (SP,) if config.sequence_parallel else ()
     axes = {
@@ -140,7 +140,7 @@ def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Arr
         WHOLE: (),
     }
     mesh = jax.sharding.get_abstract_mesh()
-    # Inside `shard_map` an array is divided over its axes already.
+    # Inside `shard_map` an array is already divided over its manual axes.
     axes = {dim: tuple(axis for axis in over if axis not in mesh.manual_axes) for dim, over in axes.items()}
     if not is_shared() or not any(axes.values()):
         return array
@@ -156,7 +156,7 @@ def is_shared() -> bool:
 
 
 def with_shardings(shapes: Any, shardings: Any) -> Any:
-    """The same shapes and dtypes on a mesh."""
+    """Return the same shapes and dtypes with shardings on a mesh."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
     )
@@ -171,10 +171,10 @@ def _keys(path: Any) -> _Path:
 
 
 def _ends(keys: list[str]) -> list[_Path]:
-    """The ends of a path, the longest first: a moment's path ends with that of its parameter."""
+    """Return the ends of a path, longest first: a moment's path ends with that of its parameter."""
     return [tuple(keys[start:]) for start in range(len(keys))]
 
 
 def _first(path: _Path, shape: tuple[int, ...]) -> int:
-    """The first axis that can be divided: a loop goes over that of stacked layers."""
+    """Return the first axis that can be divided: a loop goes over the first axis of stacked layers."""
     return 1 if LAYERS in path and len(shape) > 1 else 0

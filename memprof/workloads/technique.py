@@ -1,7 +1,7 @@
 """A technique: a named change to the training configuration that should change the step's memory.
 
-Each file in `techniques/` has those of a family. A technique says which fields it sets; two that set the same field
-cannot be combined. One with an argument says how the user spells it, and sets a field to what was given:
+Each file in `techniques/` contains the techniques of a family. A technique lists the fields that it sets; two that set
+the same field cannot be combined. A technique with an argument defines its spelling, and sets a field to the argument:
 
     ACCUM = Technique(
         name="accum",
@@ -10,8 +10,8 @@ cannot be combined. One with an argument says how the user spells it, and sets a
         ...
     )
 
-Whether it took effect is not a matter of the configuration: `evidence` looks for it in the report of the compiled
-program. See `composition.verdicts`.
+The configuration does not show whether the technique took effect: `evidence` looks for the effect in the report of the
+compiled program. See `composition.verdicts`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PLACEHOLDER = re.compile(r"<[^<>]+>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """The argument that some techniques take.
+    """The argument of a technique.
 
     Attributes:
-        spelling: how the whole technique is written, the argument in angle brackets: `accum<N>-loop`, `opt=<NAME>`.
+        spelling: spelling of the whole technique, with the argument in angle brackets: `accum<N>-loop`, `opt=<NAME>`.
         pattern: regular expression of the argument's text.
         example: an argument that suits the tiny presets, for the conformance tests.
-        parse: makes a value of that text; raises `MemprofError` where the text matches but is no sensible value.
+        parse: converts the text to a value; raises `MemprofError` if the text matches but is not a sensible value.
     """
 
     spelling: str
@@ -51,7 +51,7 @@ class Argument:
     parse: Callable[[str], ArgumentValue]
 
     def find(self, text: str) -> str | None:
-        """Returns the argument's text in `text`, or None where `text` is not this technique."""
+        """Return the argument's text in `text`, or None if `text` is another technique."""
         before, after = _PLACEHOLDER.split(self.spelling)
         match = re.fullmatch(f"{re.escape(before)}({self.pattern}){re.escape(after)}", text)
         return match[1] if match else None
@@ -59,12 +59,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowTo:
-    """How a user does it in code of their own.
+    """How users apply the technique in their own code.
 
     Attributes:
-        sentence: what to do.
-        code: the line of JAX, Flax (`nn`) or optax that does it, for them to adapt to their names. The technique's
-            argument stands in both as its spelling has it: `<N>`.
+        sentence: instruction to the user.
+        code: the line of JAX, Flax (`nn`) or optax code, to be adapted to the user's names. In both texts the
+            spelling's placeholder stands for the technique's argument: `<N>`.
         argument_code: writes the argument as code.
     """
 
@@ -73,7 +73,7 @@ class HowTo:
     argument_code: Callable[[ArgumentValue], str] = str
 
     def with_argument(self, argument: ArgumentValue) -> HowTo:
-        """The same with the argument in the place of its spelling."""
+        """Return the same instructions with the argument in place of its placeholder."""
 
         def fill(text: str) -> str:
             return _PLACEHOLDER.sub(lambda match: self.argument_code(argument), text)
@@ -86,30 +86,30 @@ class Technique:
     """One technique.
 
     Attributes:
-        name: how the user writes it where it takes no argument; unique.
+        name: its spelling if it takes no argument; unique.
         summary: what it does, in one line.
-        about: how it works and what it costs: a sentence, and paragraphs after it.
-        how_to: how a user does it in their own code; None for the baseline, for which there is nothing to do.
+        about: how it works and what it costs: a sentence, then paragraphs.
+        how_to: how users apply it in their own code; None for the baseline, which needs no change.
         reference: where the idea is described.
-        family: techniques of one kind are listed together: `precision`, `structure`, ...
-        sets: the fields of `TrainConfig` that it decides, with their values. It changes no other.
-        join: adds an argument to what its field holds already, which lets the technique be given several times.
-        argument: how its argument is spelled; None where it takes none.
+        family: group of similar techniques that are listed together: `precision`, `structure`, ...
+        sets: the fields of `TrainConfig` that it sets, with their values. It changes no other field.
+        join: adds an argument to the current value of its field, so that the technique can be given several times.
+        argument: its argument; None if it takes none.
         shrinks: categories whose bytes it should lower.
         grows: categories whose bytes it may raise, as its price.
-        tolerance: how far, relatively, loss and gradients of a tiny model without dropout may be from the baseline's.
-            The default leaves room for another order of summation, no more. None where training differs by intention.
-        evidence: says whether it shows in the report of a compiled program, given its argument and the report of the
-            reference row, where there is one; None for the baseline, which has nothing to look for.
-        restates_baseline: whether all it does is to say what the baseline does anyway.
-        needs: labels of techniques that it cannot be used without; any that does the same will do.
-        settings: of the model, `field=value`, those that it has nothing to do without.
+        tolerance: largest relative difference of loss and gradients from the baseline's, for a tiny model without
+            dropout. The default only allows for another order of summation. None if training differs by intention.
+        evidence: decides whether it shows in the report of a compiled program, given its argument and the report of the
+            reference row, if there is one; None for the baseline, which has no effect to look for.
+        restates_baseline: whether it only states explicitly what the baseline does anyway.
+        needs: labels of techniques that it requires; others with the same effect also work.
+        settings: model settings, `field=value`, without which it has no effect.
         shows_with: labels of techniques together with which it changes the program; alone, XLA does the same by itself.
-        check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
+        check_config: raises `MemprofError` if the technique cannot work, given the model's configuration and the
             training configuration with all techniques on.
         check_target: raises `MemprofError` for a target that it cannot be compiled for. It may import jax.
-        axis: the axis of the mesh that it divides something over; None: it needs no mesh.
-        check_axes: raises `MemprofError` where something does not divide, given the same as `check_config` and the axes
+        axis: the axis of the mesh that it divides something over; None if it needs no mesh.
+        check_axes: raises `MemprofError` if a size does not divide, given the arguments of `check_config` and the axes
             of the mesh.
     """
 
@@ -137,7 +137,7 @@ class Technique:
 
     @property
     def usage(self) -> str:
-        """How it is written: `bf16`, `accum<N>`."""
+        """Its spelling: `bf16`, `accum<N>`."""
         return self.argument.spelling if self.argument else self.name
 
     @property
@@ -148,7 +148,7 @@ class Technique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenTechnique:
-    """An applied technique as it is sent to another process: with the name of its technique."""
+    """An applied technique in the form that is sent to another process: its technique is given by name."""
 
     name: str
     label: str
@@ -157,11 +157,11 @@ class ChosenTechnique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedTechnique:
-    """A technique as the user asked for it.
+    """A technique with the user's argument.
 
     Attributes:
-        label: what was written: `bf16`, `accum4`.
-        argument: the parsed argument; None where the technique takes none.
+        label: the user's text: `bf16`, `accum4`.
+        argument: the parsed argument; None if the technique takes none.
     """
 
     technique: Technique
@@ -170,17 +170,17 @@ class AppliedTechnique:
 
     @property
     def chosen(self) -> ChosenTechnique:
-        """The same for another process; `composition.applied_techniques` finds it there."""
+        """The same for another process; `composition.applied_techniques` restores it there."""
         return ChosenTechnique(name=self.technique.name, label=self.label, argument=self.argument)
 
     @property
     def how_to(self) -> HowTo | None:
-        """How a user does it in their own code, with this argument."""
+        """How users apply it in their own code, with this argument."""
         how_to = self.technique.how_to
         return how_to if how_to is None or self.argument is None else how_to.with_argument(self.argument)
 
     def apply(self, config: TrainConfig) -> TrainConfig:
-        """Returns `config` with the technique on."""
+        """Return `config` with the technique on."""
         values: dict[str, Any] = {
             name: self.argument if value is ARGUMENT else value for name, value in self.technique.sets.items()
         }

@@ -1,8 +1,8 @@
-"""How a model is trained: the record that techniques change.
+"""The training configuration: the record that techniques change.
 
-Fields that a technique owns (`compute_dtype`, `donate`, ...) cannot be set by `--set`: their label must say that they
-are on. The others are plain settings. Of the owned fields some are for the model, and a workload says which of those
-its model honours; the step itself honours the rest, whatever the workload.
+`--set` rejects fields that a technique owns (`compute_dtype`, `donate`, ...), so that their label always shows that
+they are on. The other fields are plain settings. Some owned fields are for the model, and each workload lists those
+that its model honours; the step itself honours the rest for every workload.
 """
 
 from __future__ import annotations
@@ -20,49 +20,51 @@ _READ_BY: Final = "read_by"
 _MODEL: Final = {_READ_BY: "model"}
 _STEP: Final = {_READ_BY: "step"}
 _INFERENCE: Final = {_READ_BY: "inference"}
-_MAX_SEED: Final = 2**31 - 1  # `jax.random.PRNGKey` takes an int32 where 64-bit types are off, which is the default
+_MAX_SEED: Final = 2**31 - 1  # `jax.random.PRNGKey` takes an int32 if 64-bit types are off, which is the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything about the training step that is not the model.
+    """The configuration of the training step, except for the model.
 
     The defaults are the baseline: float32 throughout, nothing donated.
 
     Attributes:
         optimizer: a name from `registry.optimizers()`.
         learning_rate: constant over the steps.
-        weight_decay: of the optimizers that have one.
-        seed: of the parameters, of dropout and of the synthetic batches.
-        compute_dtype: of matrix products and activations. Softmax, logits and loss stay float32.
-        param_dtype: of the parameters and, as optax decides, of the optimizer state.
-        loss_scaling: whether the loss is scaled up before it is differentiated, by a factor that adapts itself.
+        weight_decay: weight decay, for optimizers that have one.
+        seed: seed of the parameters, of dropout and of the synthetic batches.
+        compute_dtype: dtype of matrix products and activations. Softmax, logits and loss stay float32.
+        param_dtype: dtype of the parameters and, as optax decides, of the optimizer state.
+        loss_scaling: whether the loss is multiplied by a dynamic scale before it is differentiated.
         donate: whether the new state may reuse the buffers of the old one.
-        num_minibatches: how many parts the batch is worked through in.
-        accumulation: whether a loop of the program goes through them, or one copy of the program for each.
+        num_minibatches: number of parts that the batch is processed in.
+        accumulation: whether the program loops over these parts or contains one copy of the step for each.
         scan_layers: whether a loop goes through the layers, whose parameters are then stacked.
         remat_modules: the modules that are checkpointed.
-        remat_policy: what their checkpoint keeps: nothing, matrix products, or what `remat_names` lists, in device or
-            in host memory.
+        remat_policy: what their checkpoint keeps: nothing, matrix products, or the residuals in `remat_names`, in
+            device or host memory.
         remat_names: names of residuals (see `scopes.RESIDUALS`), joined by commas.
         remat_activation: whether the activation function of the MLP blocks is checkpointed.
         attention_kernel: `plain` holds all attention probabilities, `flash` never does.
-        num_loss_chunks: how many parts logits and loss are computed in.
+        num_loss_chunks: number of parts in which logits and loss are computed.
         offload_optimizer: whether the optimizer state lives in host memory between steps.
         pruned_fraction: the part of each weight matrix that masks set to zero.
-        structurally_pruned_fraction: the part of the attention heads and hidden units that is gone.
-        data_parallel: whether the batch is divided over the axis `dp` of a mesh, alone or with the optimizer state
-            (`zero1`) and the gradients (`zero2`).
+        structurally_pruned_fraction: the part of the attention heads and hidden units that is removed.
+        data_parallel: whether the batch is divided over the mesh axis `dp`, alone or with the optimizer state (`zero1`)
+            and the gradients (`zero2`).
         fully_sharded: whether parameters, gradients, optimizer state and batch are divided over the axis `fsdp`.
         tensor_parallel: whether heads, hidden units and vocabulary are divided over the axis `tp`.
         sequence_parallel: whether sequences are divided over the axis `sp`.
         expert_parallel: whether the experts of a mixture, and the batch, are divided over the axis `ep`.
-        pipelined: whether the layers are divided over the axis `pp` of a mesh, each device with some of them.
-        num_microbatches: how many parts the batch goes through these in; 0 means as many as there are such devices.
-        kv_heads: number of heads of keys and values; 0 leaves it to the model. This and the next ones are of inference.
+        pipelined: whether the layers are divided over the mesh axis `pp`, so that each device has some of them.
+        num_microbatches: number of parts in which the batch passes through the pipeline; 0 means one for each of its
+            devices.
+        kv_heads: number of key/value heads; 0 means the model's own. This field and the following ones are for
+            inference.
         cache_window: number of tokens that the KV cache keeps of each sequence; 0 means all.
-        weight_dtype: of the kernels of projections; `param` means `param_dtype`.
-        cache_dtype: of keys and values in the cache.
+        weight_dtype: dtype of the kernels of projections; `param` means `param_dtype`.
+        cache_dtype: dtype of keys and values in the cache.
         cache_list: whether the cache is a list of arrays, one for each layer, and the layers are unrolled.
         cache_paged: whether the cache is a pool of pages, which a table assigns to sequences.
         prefill_chunk: number of tokens of each prompt that one call of a prefill reads; 0 means the whole prompt.
@@ -114,41 +116,41 @@ class TrainConfig:
         require(0 <= self.seed <= _MAX_SEED, f"seed is {self.seed}, but it must be between 0 and {_MAX_SEED}.")
 
     def compiler_option_values(self) -> dict[str, str]:
-        """Returns the XLA options by name. JAX takes truth values as Python writes them, XLA_FLAGS in lower case."""
+        """Return the XLA options by name. JAX takes booleans as Python writes them, XLA_FLAGS in lower case."""
         options = dict(option.split("=", 1) for option in self.compiler_options.split())
         return {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
 
 
 def technique_fields() -> dict[str, Any]:
-    """Returns the fields of `TrainConfig` that techniques own, each with its baseline value."""
+    """Return the fields of `TrainConfig` that techniques own, each with its baseline value."""
     return {spec.name: spec.default for spec in dataclasses.fields(TrainConfig) if _READ_BY in spec.metadata}
 
 
 def model_fields() -> frozenset[str]:
-    """Returns the technique-owned fields that only take effect where the model honours them."""
+    """Return the technique-owned fields that only take effect if the model honours them."""
     return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _MODEL)
 
 
 def inference_fields() -> frozenset[str]:
-    """Returns the technique-owned fields that only take effect where nothing is trained."""
+    """Return the technique-owned fields that only take effect in inference."""
     return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _INFERENCE)
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Raises `MemprofError(sentence)` unless the condition holds."""
+    """Raise `MemprofError(sentence)` unless the condition holds."""
     if not condition:
         raise MemprofError(sentence)
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Raises unless each of the named sizes is above zero."""
+    """Raise `MemprofError` unless each of the named sizes is positive."""
     for name in names:
         value = getattr(config, name)
         require(value > 0, f"{name} is {value}, but it must be a number above zero.")
 
 
 def require_rates(config: Any, *names: str) -> None:
-    """Raises unless each of the named dropout rates is at least 0 and below 1 (at 1 nothing would be left)."""
+    """Raise `MemprofError` unless each named dropout rate is at least 0 and below 1 (1 would drop everything)."""
     for name in names:
         value = getattr(config, name)
         require(0 <= value < 1, f"{name} is {value}, but a rate must be at least 0 and below 1.")

@@ -1,4 +1,4 @@
-"""The training step: forward and backward pass, in one go or in minibatches, and one update.
+"""The training step: forward and backward pass, whole or in minibatches, and one update.
 
 A `Trainer` makes everything that a step needs, abstract or concrete:
 
@@ -7,7 +7,7 @@ A `Trainer` makes everything that a step needs, abstract or concrete:
     state, metrics = jax.jit(trainer.step)(trainer.init_state(), trainer.sample_batch(0))
 
 JAX names the arguments of `step` after its signature: `state.params['layers_0']...`, `batch['inputs']`. The roles in
-`ROLES` rest on these names.
+`ROLES` depend on these names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memprof.workloads.user.train_spec import UserModel
 
 ROLES = {
-    "state": Role.OTHER_STATE,  # what is none of the next two
+    "state": Role.OTHER_STATE,  # anything except the next two
     "state.params": Role.PARAMS,
     "state.opt_state": Role.OPTIMIZER_STATE,
     "batch": Role.BATCH,
@@ -47,12 +47,12 @@ HOST_MEMORY_KIND = "pinned_host"
 
 
 class TrainState(train_state.TrainState):
-    """Flax's training state, and what some techniques add to it.
+    """Flax's training state with the additions of some techniques.
 
     Attributes:
         rng: the key that dropout is derived from: uint32 `(2,)`, the same over all steps.
-        dynamic_scale: of the loss; None where it is not scaled.
-        masks: of pruned parameters, bool, in their tree; None where none are pruned.
+        dynamic_scale: scale of the loss; None if it is not scaled.
+        masks: masks of pruned parameters, bool, in their tree; None if no parameters are pruned.
     """
 
     rng: jax.Array
@@ -60,7 +60,7 @@ class TrainState(train_state.TrainState):
     masks: Any = None
 
     def apply_gradients(self, *, grads: Any, **changes: Any) -> TrainState:
-        """Makes one update. Flax's own looks for a key among the parameters, which need not be a mapping here."""
+        """Make one update. Flax's own method looks up a key in the parameters, which need not be a mapping here."""
         if isinstance(grads, Mapping):
             return super().apply_gradients(grads=grads, **changes)
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
@@ -73,10 +73,10 @@ class Trainer:
     """A model with an optimizer and the configuration of the step.
 
     Attributes:
-        model: what is trained.
-        optimizer: what updates it.
-        config: how it is trained; its seed is that of the parameters, of dropout and of the synthetic batches.
-        mesh: the devices that share it; None: there is one.
+        model: the model to train.
+        optimizer: the optimizer that updates it.
+        config: the training configuration; its seed is that of the parameters, of dropout and of the synthetic batches.
+        mesh: the devices that share the step; None for one device.
     """
 
     model: Model | UserModel
@@ -85,9 +85,9 @@ class Trainer:
     mesh: Mesh | None = None
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update; returns the new state and the metrics from before it.
+        """Make one update; return the new state and the metrics from before it.
 
-        Where the loss is scaled and a gradient is not finite, there is no update: only the scale changes.
+        If the loss is scaled and a gradient is not finite, there is no update: only the scale changes.
         """
         if self.mesh is None:
             return self._step(state, batch)
@@ -99,7 +99,7 @@ class Trainer:
         evaluation = self._evaluate(state, batch)
         gradients = jax.tree.map(lambda leaf, param: leaf.astype(param.dtype), evaluation.gradients, state.params)
         if self.config.offload_optimizer:
-            # Without the barrier XLA fetches the state early, while the activations are still there.
+            # Without the barrier XLA fetches the state early, while the activations are still live.
             gradients, opt_state = jax.lax.optimization_barrier((gradients, state.opt_state))
             state = _move_optimizer_state(state.replace(opt_state=opt_state), jax.memory.Space.Device)
         updated = state.apply_gradients(grads=gradients)
@@ -114,24 +114,24 @@ class Trainer:
         return updated, evaluation.metrics
 
     def abstract_state(self) -> TrainState:
-        """Returns the state as shapes and dtypes, on a mesh with their shardings. Nothing is allocated."""
+        """Return the state as shapes and dtypes, with shardings on a mesh. This allocates nothing."""
         state: TrainState = jax.eval_shape(self._init_state)
         return state if self._layout is None else with_shardings(state, self._layout.of_state(state))
 
     def abstract_batch(self) -> Any:
-        """Returns the batch as shapes and dtypes, on a mesh with their shardings. Nothing is allocated."""
+        """Return the batch as shapes and dtypes, with shardings on a mesh. This allocates nothing."""
         batch = self.model.batch_shapes
         return batch if self._layout is None else with_shardings(batch, self._layout.of_batch(batch))
 
     def init_state(self) -> TrainState:
-        """Returns a new state on the default device, or where the step wants it."""
+        """Return a new state on the default device, or in the memory that the step expects."""
         if self._layout is None:
             return self._placed(jax.jit(self._init_state)())
         shardings = self._layout.of_state(jax.eval_shape(self._init_state))
         return self._placed(jax.jit(self._init_state, out_shardings=shardings)())
 
     def state_of(self, params: Params) -> TrainState:
-        """Returns a new state around given parameters, for example those of another configuration."""
+        """Return a new state around given parameters, for example those of another configuration."""
         state = self._state(params)
         return self._placed(state if self._layout is None else jax.device_put(state, self._layout.of_state(state)))
 
@@ -148,16 +148,16 @@ class Trainer:
         return Layout(mesh=self.mesh, config=self.config, tensor_axes=self.model.tensor_axes)
 
     def sample_batch(self, index: int) -> Any:
-        """Returns the synthetic batch number `index`, on the host; equal for equal seed and index."""
+        """Return the synthetic batch number `index`, on the host; equal for equal seed and index."""
         return self.model.sample(np.random.default_rng((self.config.seed, index)))
 
     def roles(self, state: TrainState) -> dict[str, Role]:
-        """Returns what the step's arguments are for, by path. Plain SGD has no optimizer state."""
+        """Return the roles of the step's arguments, by path. Plain SGD has no optimizer state."""
         has_state = bool(jax.tree.leaves(state.opt_state))
         return {path: role for path, role in ROLES.items() if has_state or path != OPTIMIZER_STATE_PATH}
 
     def memory_kinds(self) -> dict[str, str]:
-        """Returns which of the step's arguments live in another memory than the device's own, by path."""
+        """Return the memory kind of each step argument outside the device's own memory, by path."""
         return {OPTIMIZER_STATE_PATH: HOST_MEMORY_KIND} if self.config.offload_optimizer else {}
 
     def _evaluate(self, state: TrainState, batch: Batch) -> Evaluation:
@@ -192,7 +192,7 @@ class Trainer:
     def _state(self, params: Params) -> TrainState:
         fraction = self.config.pruned_fraction
         fields: dict[str, Any] = {
-            # Flax starts at the Python number 0, a weak type, which would compile the second step again.
+            # Flax starts with the Python number 0, a weak type, which would recompile the second step.
             "step": jnp.zeros((), jnp.int32),
             "apply_fn": self.model.apply_fn,
             "params": params,
@@ -206,7 +206,7 @@ class Trainer:
 
 
 def mean_loss(result: tuple[TrainState, Metrics]) -> float:
-    """Returns the loss of a step that has ended. It is taken on the host, so that no device memory goes to it."""
+    """Return the loss of a finished step. It is computed on the host, so that it uses no device memory."""
     total, count = jax.device_get(result[1]["loss"])
     return float(total) / max(float(count), 1.0)
 

@@ -1,7 +1,7 @@
-"""A workload: a model with its configuration record and presets. Each folder of `models/` has one as `WORKLOAD`.
+"""A workload: a model with its configuration record and presets. Each folder of `models/` defines one as `WORKLOAD`.
 
-Most train a model, of which they give the network and the loss (`build`); the training step around it is shared. One
-that trains nothing gives its whole step (`step`).
+Most workloads train a model: they provide the network and the loss (`build`), and share the training step around it. A
+workload that does not train provides its whole step (`step`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from memprof.workloads.train_config import TrainConfig, model_fields, technique_
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.workloads.model import Model
 
 
-INFERENCE = "inference"  # the phase of a workload that trains by default
+INFERENCE = "inference"  # the phase of a training workload that runs inference
 
 
 class ModelConfig(Protocol):
-    """What every model's configuration has: it is a dataclass of scalars, and it says how large the batch is."""
+    """A model's configuration: a dataclass of scalars with a batch size."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -35,7 +35,7 @@ class ModelConfig(Protocol):
 
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 
-# The technique-owned fields that the inference step of a model honours. `fp16` also sets the scale of a loss.
+# The technique-owned fields that a model's inference step honours. `fp16` also sets the scale of a loss.
 _HONOURED_AT_INFERENCE = frozenset(
     {
         *("compute_dtype", "param_dtype", "weight_dtype", "loss_scaling", "scan_layers", "attention_kernel"),
@@ -49,18 +49,20 @@ class Workload(Generic[ConfigT]):
     """One workload.
 
     Attributes:
-        name: how the user writes it; unique.
+        name: its name on the command line; unique.
         summary: what it is, in one line.
         config_type: the frozen dataclass of its configuration. Its fields are scalars, and it checks them itself.
         presets: configurations by name.
-        default_preset: the one that is taken where none is named.
-        tiny_preset: the one that compiles in a second, for tests.
-        honours: which of the technique-owned fields for a model (`train_config.model_fields`) this one honours; where
-            nothing is trained, which technique-owned fields at all.
-        build: makes the model that is trained. It imports jax when called, so that listing workloads does not.
-        step: makes the step of a workload that trains nothing, for a mesh or one device; likewise.
-        check: raises `MemprofError` where it cannot work, given both configurations with all techniques on.
-        teaching_rows: techniques to compare where the user names none; empty means those for training.
+        default_preset: the preset to use if the user names none.
+        tiny_preset: a preset that compiles in a second, for tests.
+        honours: the technique-owned model fields (`train_config.model_fields`) that it honours. For a workload that
+            does
+            not train: all technique-owned fields that it honours.
+        build: makes the model to train. It imports jax when called, so that listing workloads does not.
+        step: makes the step of a workload that does not train, for a mesh or one device. It also imports jax when
+            called.
+        check: raises `MemprofError` if it cannot work, given both configurations with all techniques on.
+        teaching_rows: techniques to compare if the user names none; empty means those for training.
     """
 
     name: str
@@ -83,14 +85,14 @@ class Workload(Generic[ConfigT]):
         return self.build is not None and getattr(config, "phase", None) != INFERENCE
 
     def honoured(self, config: ConfigT) -> frozenset[str]:
-        """The technique-owned fields that its model, or the whole of an inference step, honours."""
+        """The technique-owned fields that its model, or its whole inference step, honours."""
         if self.build is None or self.trains(config):
             return self.honours
-        # Every step honours what is not the model's.
+        # Every step honours the fields that are not for the model.
         return _HONOURED_AT_INFERENCE & (self.honours | (technique_fields().keys() - model_fields()))
 
     def preset(self, name: str | None = None) -> ConfigT:
-        """Returns a preset, the default one for None; raises `MemprofError` where there is none of that name."""
+        """Return a preset, or the default one for None; raise `MemprofError` if there is none of that name."""
         name = self.default_preset if name is None else name
         if name not in self.presets:
             raise unknown_name(f"preset of {self.name}", name, self.presets)
@@ -98,6 +100,6 @@ class Workload(Generic[ConfigT]):
 
 
 def without_dropout(config: ConfigT) -> ConfigT:
-    """A configuration whose dropout rates are 0."""
+    """Return the configuration with dropout rates of 0."""
     rates = [name for name in config.__dataclass_fields__ if name.endswith("dropout_rate")]
     return replace(config, **dict.fromkeys(rates, 0.0))

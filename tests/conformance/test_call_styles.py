@@ -27,9 +27,9 @@ from flax.training.train_state import TrainState
 from simple_kernels import SIMPLE_KERNELS
 
 from memprof.analysis.hlo.hlo_proto import HloProto
-from memprof.capture.compile import compile_step
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import StepSpec
 
 TX = optax.sgd(1e-3, momentum=0.9)
 X = jnp.ones((4, 8))

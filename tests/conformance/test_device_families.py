@@ -17,13 +17,13 @@ import pytest
 import memprof
 from memprof.analysis.records.capture import Toolchain, Topology
 from memprof.analysis.records.device_family import HBM, HOST, all_families, family_of
-from memprof.capture import targets
-from memprof.capture.targets import choose, facts, folders
-from memprof.capture.targets.choose import choose_target
-from memprof.capture.targets.families import catalogue, compiler_of, families, is_host, target_family
-from memprof.capture.targets.family import TargetFamily
-from memprof.capture.targets.resolve import CPU, LOCAL, catalogued, option_of, resolve
 from memprof.errors import MemprofError
+from memprof.sources.jax import targets
+from memprof.sources.jax.targets import choose, facts, folders
+from memprof.sources.jax.targets.choose import choose_target
+from memprof.sources.jax.targets.families import catalogue, compiler_of, families, is_host, target_family
+from memprof.sources.jax.targets.family import TargetFamily
+from memprof.sources.jax.targets.resolve import CPU, LOCAL, catalogued, option_of, resolve
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -183,9 +183,9 @@ FAMILY_OF_ACME = """
 from dataclasses import dataclass
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.targets.acme import FACTS
-from memprof.capture.targets.deviceless import DevicelessCompiler
-from memprof.capture.targets.family import Finding, TargetFamily
+from memprof.sources.jax.targets.acme import FACTS
+from memprof.sources.jax.targets.deviceless import DevicelessCompiler
+from memprof.sources.jax.targets.family import Finding, TargetFamily
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,13 +225,13 @@ from pathlib import Path
 from added_up_step import added_up_step
 
 import memprof
-from memprof.capture.capture_file import write_capture
-from memprof.capture.doctor import examine, example_targets
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program
-from memprof.capture.planning import plan_key
-from memprof.capture.targets.resolve import resolve_asked
-from memprof.capture.xla.portable_program import PortableProgram
+from memprof.sources.capture_file import write_capture
+from memprof.sources.doctor import examine, example_targets
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program
+from memprof.sources.jax.planning import plan_key
+from memprof.sources.jax.targets.resolve import resolve_asked
+from memprof.sources.jax.xla.portable_program import PortableProgram
 
 target = resolve_asked("ACME-1", mesh="fsdp=4")
 print(target.name, target.platform, target.topology.num_devices, target.is_deviceless)

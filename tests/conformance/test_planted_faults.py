@@ -14,9 +14,9 @@ import pytest
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
-from memprof.capture.compile import compile_step
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.layers import checkpointed

@@ -17,10 +17,10 @@ import memprof
 from memprof.analysis.comparison import compare
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.resolve import resolve
 from memprof.reports.format import formats
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.targets.resolve import resolve
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -74,7 +74,7 @@ from pathlib import Path
 from invented_source import capture_of
 from memprof.analysis.comparison import compare
 from memprof.analysis.pipeline import analyze
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.reports.format import formats
 from memprof.reports.options import RenderOptions
 

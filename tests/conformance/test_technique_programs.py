@@ -14,11 +14,11 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.capture.compile import capture_of
-from memprof.capture.targets.mesh import mesh_of, target_of_step
-from memprof.capture.targets.nvidia.tools import missing_for_deviceless
-from memprof.capture.targets.resolve import resolve, resolve_asked
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import capture_of
+from memprof.sources.jax.targets.mesh import mesh_of, target_of_step
+from memprof.sources.jax.targets.nvidia.tools import missing_for_deviceless
+from memprof.sources.jax.targets.resolve import resolve, resolve_asked
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts

@@ -17,9 +17,9 @@ from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.pool import Allocator, Pieces, PoolSettings
-from memprof.capture.targets.resolve import resolve
 from memprof.reports.format import format_named
 from memprof.reports.options import RenderOptions
+from memprof.sources.jax.targets.resolve import resolve
 
 
 @pytest.mark.parametrize(

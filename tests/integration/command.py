@@ -22,23 +22,23 @@ _PATIENCE_SECONDS = 300
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 # The main modules of child processes; the one that compiles has so many of that name in its line, itself included.
-CHILDREN = {"memprof.capture.child": 2, "memprof.capture.fork_server": 3}
+CHILDREN = {"memprof.sources.jax.child": 2, "memprof.sources.jax.fork_server": 3}
 
 # For `run_before_start`. A child says so in its work folder, where its temporary files go, when its first step is over.
 TELLING_OF_ITS_STEP = """
 import os, pathlib
 if IS_CHILD:
-    import memprof.capture.processes.task
-    decoded = memprof.capture.processes.task.decoded_task
+    import memprof.sources.jax.processes.task
+    decoded = memprof.sources.jax.processes.task.decoded_task
     def watched(line):
-        import memprof.capture.running.run
-        take = memprof.capture.running.run.Arguments.take
+        import memprof.sources.jax.running.run
+        take = memprof.sources.jax.running.run.Arguments.take
         def telling(self, result):
             pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
             return take(self, result)
-        memprof.capture.running.run.Arguments.take = telling
+        memprof.sources.jax.running.run.Arguments.take = telling
         return decoded(line)
-    memprof.capture.processes.task.decoded_task = watched
+    memprof.sources.jax.processes.task.decoded_task = watched
 """
 
 

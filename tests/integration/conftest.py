@@ -13,7 +13,7 @@ from integration.command import Command
 from integration.steps import Compiler, Step
 from made_compiles import Commands
 
-from memprof.capture.capture_file import write_capture
+from memprof.sources.capture_file import write_capture
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import pytest
 
 import memprof
 from memprof.analysis.records.capture import CompilerTotals
-from memprof.capture.xla.xla_adapter import no_compilation_cache
+from memprof.sources.jax.xla.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """
 import logging

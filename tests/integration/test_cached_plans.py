@@ -13,9 +13,9 @@ import pytest
 from integration.command import Command
 
 import memprof as api
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes.child_process import ChildProcess
-from memprof.capture.xla.plan_cache import PlanCache
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes.child_process import ChildProcess
+from memprof.sources.jax.xla.plan_cache import PlanCache
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 STEP = ("mlp", "--preset", "tiny", "--target", "cpu")

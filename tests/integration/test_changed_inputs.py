@@ -9,7 +9,7 @@ from changed_inputs import KINDS, SIZES, command, write_inputs
 from integration.command import Command
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.capture_file import read_capture
+from memprof.sources.capture_file import read_capture
 
 
 def compare(memprof: Command, changed: frozenset[str] = frozenset(), **environment: str) -> dict[str, int | bool]:

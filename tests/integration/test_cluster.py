@@ -17,14 +17,14 @@ import pytest
 from integration.command import Command, parent_of, wait_until, without_progress
 
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes import cluster as module
-from memprof.capture.processes.cluster import connected
-from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs, num_at_a_time
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import CompileSettings
-from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes import cluster as module
+from memprof.sources.jax.processes.cluster import connected
+from memprof.sources.jax.processes.launch import compile_all, compile_in_child, default_num_jobs, num_at_a_time
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
+from memprof.sources.jax.xla.toolchain import installed_version
 from memprof.studies.subject import find_subject
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed (the extra cluster)")
@@ -34,8 +34,8 @@ COMPILED = ("mlp", "--preset", "tiny", "--target", "cpu", "--no-cache")
 HELD = """
 import os, time
 if IS_CHILD:
-    import memprof.capture.processes.task
-    decoded = memprof.capture.processes.task.decoded_task
+    import memprof.sources.jax.processes.task
+    decoded = memprof.sources.jax.processes.task.decoded_task
     def may_go_on():
         try:
             os.rename("HOLD/one", "HOLD/taken")
@@ -46,7 +46,7 @@ if IS_CHILD:
         while not may_go_on():
             time.sleep(0.01)
         return decoded(line)
-    memprof.capture.processes.task.decoded_task = held
+    memprof.sources.jax.processes.task.decoded_task = held
 """
 
 

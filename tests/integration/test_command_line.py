@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from integration.command import MAIN
 
-from memprof.capture.targets.nvidia.catalogue import gpus
+from memprof.sources.jax.targets.nvidia.catalogue import gpus
 from memprof.workloads import registry
 
 SMALL = ("run", "mlp", "--preset", "tiny", "--target", "cpu")
@@ -424,7 +424,7 @@ class TestTheStepFails:
         assert (ended.returncode, ended.stdout) == (3, "")
         # JAX refuses when it lowers the step, long after it has left the code of the model.
         assert ended.stderr.splitlines()[0].startswith("NotImplementedError: ")
-        assert "capture/compile.py" not in ended.stderr
+        assert "sources/jax/compile.py" not in ended.stderr
         assert ended.stderr.splitlines()[-1].startswith("memprof: the step could not be lowered for cpu: ")
         assert "memprof itself failed" not in ended.stderr
         assert list(memprof.folder.iterdir()) == memprof.left_behind() == []

@@ -1,6 +1,6 @@
 """Captures that are damaged, or that somebody made to do harm, as the command line meets them.
 
-What reading says of each kind of damage is in `unit/capture/test_capture_file.py`, thousands of others in
+What reading says of each kind of damage is in `unit/sources/test_capture_file.py`, thousands of others in
 `property/test_damage_laws.py`.
 """
 
@@ -18,8 +18,8 @@ from mutants import MANIFEST, PROGRAM, mutants, seal
 
 from memprof.analysis.hlo.hlo_proto import HloProto
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture
 
 pytestmark = pytest.mark.with_one_jax
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from integration.command import Command
 
-from memprof.capture.xla.flags import flags_in_force
+from memprof.sources.jax.xla.flags import flags_in_force
 
 OPTIONS = """goo.gle/debugonly
 xla_disable_hlo_passes: "foo"

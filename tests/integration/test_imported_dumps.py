@@ -15,12 +15,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 from memprof.analysis.pipeline import analyze
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program
-from memprof.capture.foreign.lowered_files import compile_lowered, lowered_module
-from memprof.capture.targets.choose import deviceless_devices
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program
+from memprof.sources.dumps.lowered_files import compile_lowered, lowered_module
+from memprof.sources.jax.targets.choose import deviceless_devices
+from memprof.sources.jax.targets.resolve import resolve
 
 OPTIMIZER = optax.adamw(1e-3)
 

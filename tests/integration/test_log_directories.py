@@ -13,9 +13,9 @@ from integration.steps import Step
 from xprof.convert import raw_to_tool_data
 
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.running.xprof_log import write_compiled_session
 
 CAPTURES = [
     Step(workload="mlp", preset="tiny", target="cpu"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from integration.command import TELLING_OF_ITS_STEP, wait_until, without_progress
 
-from memprof.capture.capture_file import read_capture
+from memprof.sources.capture_file import read_capture
 
 TINY = ("mlp", "--preset", "tiny", "--target", "cpu")
 # For what an MLP has not: tokens, and random numbers in its step.
@@ -33,29 +33,29 @@ if IS_CHILD:
 STAYING_WHERE_IT_HAS_COMPILED = """
 import os, pathlib, time
 if IS_CHILD:
-    import memprof.capture.processes.task
-    decoded = memprof.capture.processes.task.decoded_task
+    import memprof.sources.jax.processes.task
+    decoded = memprof.sources.jax.processes.task.decoded_task
     def watched(line):
-        import memprof.capture.compile
+        import memprof.sources.jax.compile
         def stay(*_, **__):
             pathlib.Path(os.environ["TMPDIR"], "has_compiled").touch()
             time.sleep(600)
-        memprof.capture.compile.read_plan = stay
+        memprof.sources.jax.compile.read_plan = stay
         return decoded(line)
-    memprof.capture.processes.task.decoded_task = watched
+    memprof.sources.jax.processes.task.decoded_task = watched
 """
 DYING_WHILE_DONATING = """
 import os, signal, sys
 if IS_CHILD:
-    import memprof.capture.processes.task
-    decoded = memprof.capture.processes.task.decoded_task
+    import memprof.sources.jax.processes.task
+    decoded = memprof.sources.jax.processes.task.decoded_task
     def watched(line):
         job = decoded(line)
         if "donate" in [each.label for each in job.recipe.techniques]:
-            import memprof.capture.running.run
-            memprof.capture.running.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
+            import memprof.sources.jax.running.run
+            memprof.sources.jax.running.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
         return job
-    memprof.capture.processes.task.decoded_task = watched
+    memprof.sources.jax.processes.task.decoded_task = watched
 """
 
 

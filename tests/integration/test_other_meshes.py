@@ -13,7 +13,7 @@ from script_rows import ScriptRows
 
 import memprof
 from memprof import MemprofError
-from memprof.capture.xla import xla_adapter
+from memprof.sources.jax.xla import xla_adapter
 
 _WRITTEN = """
 import contextlib, itertools, warnings

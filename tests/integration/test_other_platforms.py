@@ -15,8 +15,8 @@ import pytest
 from integration.command import Command
 from oom_logs import POSTED
 
-from tests.unit.capture.test_importing import GPU, proto_of, training_step
-from tests.unit.capture.test_memory_profiles import made, written
+from tests.unit.sources.test_importing import GPU, proto_of, training_step
+from tests.unit.sources.test_memory_profiles import made, written
 
 pytestmark = pytest.mark.with_one_jax
 

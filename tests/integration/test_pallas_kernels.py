@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import memprof
 from memprof.analysis.records.kernel import KernelCalls
-from memprof.capture.targets.tpu.compiler import libtpu_version
+from memprof.sources.jax.targets.tpu.compiler import libtpu_version
 
 pytestmark = pytest.mark.skipif(
     libtpu_version() is None, reason='compiling for TPUs needs libtpu: pip install "jax-memprof[tpu]"'

@@ -15,8 +15,8 @@ from planted import attend, followed
 from memprof import StepSpec
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.report import Report
-from memprof.capture.compile import compile_step
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.advice.advise import advise
 
 _T, _D = 128, 16  # positions, or examples; features

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from integration.steps import Step
 
-from memprof.capture import compile as module
-from memprof.capture.compile import compile_step
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
 from memprof.errors import InternalError, MemprofError
+from memprof.sources.jax import compile as module
+from memprof.sources.jax.compile import compile_step
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan
 from memprof.workloads.build import build_step
 
 PLAN, REPORT = "module_0001.jit_step.gpu_after_optimizations{}", ("-memory-usage-report.pb", ".hlo.pb")

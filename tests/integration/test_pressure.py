@@ -14,12 +14,12 @@ import pytest
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.compile import capture_of, compile_step
-from memprof.capture.targets.nvidia.catalogue import gpus
-from memprof.capture.targets.resolve import cpu
-from memprof.capture.tracing.step import StepSpec
-from memprof.capture.xla import plan
-from memprof.capture.xla.plan_cache import PlanCache
+from memprof.sources.jax.compile import capture_of, compile_step
+from memprof.sources.jax.targets.nvidia.catalogue import gpus
+from memprof.sources.jax.targets.resolve import cpu
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla import plan
+from memprof.sources.jax.xla.plan_cache import PlanCache
 
 NUM_LAYERS, SIZE = 8, 1024
 MIB = 1 << 20

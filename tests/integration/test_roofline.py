@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import memprof
-from memprof.capture.targets.nvidia.catalogue import gpus
+from memprof.sources.jax.targets.nvidia.catalogue import gpus
 
 BF16_PEAK = gpus()["h100-80gb"].operations_per_second["bf16"]
 

@@ -23,10 +23,10 @@ from jsonschema import Draft202012Validator
 from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 import memprof as mp
-from memprof.capture.capture_file import read_capture
-from memprof.capture.processes import job
-from memprof.capture.targets.mesh import mesh_of, target_of_step
-from memprof.capture.targets.resolve import ProjectTarget, resolve, resolve_asked
+from memprof.sources.capture_file import read_capture
+from memprof.sources.jax.processes import job
+from memprof.sources.jax.targets.mesh import mesh_of, target_of_step
+from memprof.sources.jax.targets.resolve import ProjectTarget, resolve, resolve_asked
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "running_sharded.py")

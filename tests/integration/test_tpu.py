@@ -15,7 +15,7 @@ from integration.command import Command
 import memprof
 from memprof import MemprofError
 from memprof.analysis.hlo.program import ResultLeaf
-from memprof.capture.targets.tpu.compiler import libtpu_version
+from memprof.sources.jax.targets.tpu.compiler import libtpu_version
 
 pytestmark = pytest.mark.skipif(
     libtpu_version() is None, reason='compiling for TPUs needs libtpu: pip install "jax-memprof[tpu]"'

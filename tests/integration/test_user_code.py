@@ -150,7 +150,7 @@ def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
     last = stderr.splitlines()[-1]
     assert last.startswith("memprof: ")
     assert sentence in last
-    assert "memprof/capture" not in stderr
+    assert "memprof/sources" not in stderr
     assert "site-packages" not in stderr
     if line is not None:
         assert line in stderr

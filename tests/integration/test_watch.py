@@ -15,7 +15,7 @@ from made_compiles import Commands
 
 import memprof as api
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture
+from memprof.sources.capture_file import read_capture
 
 _STEPS = """
 import jax

@@ -22,7 +22,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import ModuleNode, Report
-from memprof.capture.capture_file import read_capture, write_capture
+from memprof.sources.capture_file import read_capture, write_capture
 from memprof.untrusted import clean
 
 laws = settings(max_examples=40, derandomize=True)

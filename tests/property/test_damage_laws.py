@@ -24,10 +24,10 @@ from mutants import PROGRAM, mutants, seal
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
-from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import InternalError, MemprofError
 from memprof.reports.format import format_named
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture, write_capture
 
 NUM_MUTANTS = 2700
 V = f32(4)
@@ -116,7 +116,7 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 from pathlib import Path
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture
+from memprof.sources.capture_file import read_capture
 from memprof.errors import MemprofError
 for path in sys.argv[1:]:
     try:

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from memprof.capture.targets.resolve import resolve_asked
+from memprof.sources.jax.targets.resolve import resolve_asked
 from memprof.studies.subject import find_subject
 
 pytestmark = pytest.mark.with_one_jax

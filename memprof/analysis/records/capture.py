@@ -1,6 +1,6 @@
 """The capture: everything that memprof keeps of one compiled step.
 
-A capture is made where JAX is (room `capture`) and read where it need not be: the optimized program with its buffer
+A capture is made where JAX is (room `sources`) and read where it need not be: the optimized program with its buffer
 assignment, the compiler's own totals, and what the arguments are for. Every report is made from it alone.
 
 The types of the fields say what is accepted of a file (`untrusted.py`): `Bytes` is a whole number of bytes of up to 62

@@ -44,9 +44,12 @@ def first_screen_document(
         advise_command, verdict_first: see `RenderOptions`.
     """
     gauge = header.gauge(report)
-    verdict, refusal = (replace(gauge, parts=()),), header.refusal_notes(report)
+    verdict, refusal = replace(gauge, parts=()), header.refusal_notes(report)
+    head: tuple[Block, ...] = (_heading(report), *refusal)
+    if verdict_first:
+        head = (*refusal, verdict, _heading(report))
     blocks: tuple[Block, ...] = (
-        *((*refusal, *verdict, _heading(report)) if verdict_first else (_heading(report), *refusal)),
+        *head,
         *header.pressure_notes(report),
         replace(gauge, verdict="", with_sizes=True),
         *header.time_facts(report),
@@ -60,7 +63,7 @@ def first_screen_document(
         blocks += (header.setup_facts(report), *header.configuration(report))
     advises = not whole_advice and report.framework == "jax"
     following = _next(capture, advises=advises, advise_command=advise_command)
-    return Document(blocks=(*blocks, *(() if verdict_first else verdict), following))
+    return Document(blocks=(*blocks, *(() if verdict_first else (verdict,)), following))
 
 
 def _heading(report: Report) -> Heading:

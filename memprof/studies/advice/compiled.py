@@ -12,10 +12,10 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.compile import capture_of
-from memprof.capture.processes.launch import num_at_a_time
-from memprof.capture.tracing.step import StepSpec
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
+from memprof.sources.jax.compile import capture_of
+from memprof.sources.jax.processes.launch import num_at_a_time
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
 from memprof.studies.advice.known import are_known, keep_changes, known_advice

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from memprof.analysis.records.report import Report
-from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import MemprofError
+from memprof.sources.jax.xla.plan_cache import PlanCache
 from memprof.studies.advice.advice import Advice, Compiled, Proposal
 from memprof.studies.advice.advise import advise
 from memprof.untrusted import convert

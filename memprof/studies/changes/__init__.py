@@ -1,1 +1,1 @@
-"""Changes that memprof makes itself to a step while it is traced: one family of changes in each file."""
+"""Changes that memprof makes to a step while it is traced, with one family of changes in each file."""

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.report import Report
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice
 from memprof.workloads.intents import Intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step that changes are made to.
+    """A step to be changed.
 
     Attributes:
-        report: of the step as it is.
-        advice: what the rules propose for it.
-        with_technique: builds the step with one technique more, by its label; None: the step is a function as it is.
-        is_built_in: a model of memprof's, whose code is no user's.
+        report: report of the unchanged step.
+        advice: advice of the rules for it.
+        with_technique: builds the step with one more technique, given its label; None if the step is a finished
+            function.
+        is_built_in: whether it is one of memprof's models, so that there is no user's code.
     """
 
     spec: StepSpec
@@ -37,12 +38,12 @@ class Change:
     """One change.
 
     Attributes:
-        rule: the name of the family, or of the rule of advice that proposes it.
-        what, evidence, cost: as of a `Proposal`.
-        code: to paste; empty: that of the intent.
+        rule: name of the family, or of the advice rule that proposes it.
+        what, evidence, cost: as in a `Proposal`.
+        code: code to paste; if empty, the code of the intent.
         spec: the changed step.
-        around: in force while that is traced.
-        keeps_numbers: whether the step computes the same with it.
+        around: context in which the changed step is traced.
+        keeps_numbers: whether the changed step computes the same numbers.
     """
 
     rule: str

@@ -1,18 +1,18 @@
-"""A step's own losses and attentions in chunks, recognised by data flow (see `capture/checkpointing`)."""
+"""Compute a step's own losses and attentions in chunks. Data flow identifies them (see `capture/checkpointing`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memprof.analysis.records.in_chunks import InChunks
-from memprof.capture.checkpointing.chunks import chunked
-from memprof.capture.checkpointing.regions import Kind, Region
-from memprof.capture.compile import traced_jaxpr
+from memprof.sources.jax.checkpointing.chunks import chunked
+from memprof.sources.jax.checkpointing.regions import Kind, Region
+from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_SHARE = 0.005  # of the footprint: what is smaller is not worth a compile; beside it lie gradients and copies
+_LEAST_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
 _NUM_PARTS = 8
 _LARGEST_PART = 256 << 20  # bytes of the first product
 _MOST_PARTS = 64
@@ -23,7 +23,7 @@ _WHAT = {
 
 
 def in_chunks(step: Step) -> Iterator[Change]:
-    """The step with its loss in chunks, and with its attentions in blocks of queries."""
+    """Yield the step with its loss in chunks, and with its attentions in blocks of queries."""
     if step.is_built_in or step.with_technique is not None:
         return
     with chunked(InChunks(loss=_NUM_PARTS, attention=_NUM_PARTS)) as found:

@@ -1,4 +1,4 @@
-"""Changed steps, compiled: traced one after another in this process, compiled several at a time in others."""
+"""Compile changed steps: traced one after another in this process, compiled several at a time in other processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.compile import lower_step, planned
-from memprof.capture.processes.child_process import Children
-from memprof.capture.user_traceback import first_line
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import lower_step, planned
+from memprof.sources.jax.processes.child_process import Children
+from memprof.sources.jax.user_traceback import first_line
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.changes.change import Change
 
 Progress = Callable[[str, str], None]
@@ -24,8 +24,8 @@ class Outcome:
     """A change and its compile.
 
     Attributes:
-        capture: None where it could not be compiled.
-        refusal: why.
+        capture: the capture; None if the change could not be compiled.
+        refusal: the reason.
     """
 
     change: Change
@@ -36,11 +36,11 @@ class Outcome:
 def compile_changes(
     changes: Sequence[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
 ) -> Iterator[Outcome]:
-    """Compile changes, and give each outcome as soon as it is known.
+    """Compile changes, and yield each outcome as soon as it is known.
 
     Args:
-        progress: called with the rule of a change and the stage that it is at, at the end `done` or `failed`; from
-            several threads.
+        progress: called from several threads with the rule of a change and its stage; the last stage is `done` or
+            `failed`.
     """
     children, executor = Children(), ThreadPoolExecutor(max_workers=num_jobs)
     futures: dict[Future[Capture], Change] = {}
@@ -49,19 +49,19 @@ def compile_changes(
             stage = partial(progress, change.rule)
             try:
                 with change.around(), warnings.catch_warnings():
-                    # Equinox donates all arguments or none, and keeps JAX's warning about the batch to itself.
+                    # Equinox donates all arguments or none. Don't show JAX's warning that the batch cannot be donated.
                     warnings.filterwarnings("ignore", "Some donated buffers were not usable")
                     lowered = lower_step(change.spec, target, stage)
                 futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = (
                     change
                 )
-            except Exception as error:  # of the user's code with ours in it
+            except Exception as error:  # raised by the user's code with ours in it
                 yield _failed(change, error, progress)
         for future in as_completed(futures):
             change = futures[future]
             try:
                 capture = future.result()
-            except Exception as error:  # XLA's own have no common type
+            except Exception as error:  # XLA's errors have no common type
                 yield _failed(change, error, progress)
             else:
                 progress(change.rule, "done")

@@ -1,4 +1,4 @@
-"""Donation of the arguments that come back: their next values take their memory."""
+"""Donate the arguments that the step returns, so that their new values reuse their memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import jax
 
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import framework_of, is_array_like
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import framework_of, is_array_like
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import has_shardings, jitted_code, name_of_step, step_of_code
 from memprof.workloads.intents import Intent
 
 
 def donations(step: Step) -> Iterator[Change]:
-    """The step with its state donated, by its own jit."""
+    """Yield the step with its state donated, by its own jit."""
     for advice in step.advice:
         if advice.rule != "donate_state" or step.with_technique is not None:
             continue
@@ -35,14 +35,14 @@ def donations(step: Step) -> Iterator[Change]:
 
 
 def donating_code(spec: StepSpec, intent: Intent) -> str:
-    """The line that jits the step again, with donation."""
+    """Return the line that jits the step again, with donation."""
     if has_shardings(spec.fn):
         return f"donate_argnums = {intent.positions}  # for the jax.jit of {name_of_step(spec)}"
     return jitted_code(spec, positions=intent.positions, names=intent.names, donates=True)
 
 
 def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
-    """The spec of the step that the code makes."""
+    """Return the spec of the step that the code makes."""
     if has_shardings(spec.fn):
         return replace(spec, fn=jit_adapter.jitted_with_donation(spec.fn, intent.positions))
     changed = step_of_code(spec, code)

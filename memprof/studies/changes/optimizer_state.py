@@ -1,4 +1,4 @@
-"""The optimizer's state stored in bfloat16, whatever the optimizer is."""
+"""Store the state of any optimizer in bfloat16."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing.jitting import framework_of
-from memprof.capture.tracing.rebinding import Bound, bound_places, pasted_anew
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.jitting import framework_of
+from memprof.sources.jax.tracing.rebinding import Bound, bound_places, pasted_anew
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.intents import Aim, Intent
 
@@ -50,7 +50,7 @@ def in_bfloat16(optimizer):
 
 
 def narrow_optimizer_states(step: Step) -> Iterator[Change]:
-    """The state in half the bytes, where it is float32 and the step calls its optimizer by a name."""
+    """Yield the step with its state in half the bytes, if the state is float32 and the code names its optimizer."""
     wide = [leaf for leaf in step.report.arguments if _is_wide(leaf)]
     bound = _optimizer(step.spec) if wide and framework_of(step.spec) == "jax" else None
     args = None if bound is None else _narrow_args(step)
@@ -75,7 +75,7 @@ def _is_wide(leaf: ArgumentLeaf) -> bool:
 
 
 def _optimizer(spec: StepSpec) -> Bound | None:
-    """The one optimizer of optax that the code of a step names."""
+    """Return the only optax optimizer that the code of a step names; None if there are several or none."""
     optax: Any = sys.modules.get("optax")
     function = inspect.unwrap(spec.fn)
     code = own(function, "__code__")
@@ -97,7 +97,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _narrow_args(step: Step) -> tuple[Any, ...] | None:
-    """The arguments with a narrow state; None where a leaf is not the argument that its report names."""
+    """Return the arguments with a narrow state; None if a leaf is not the argument that its report names."""
     args: list[Any] = []
     for number, value in enumerate(step.spec.args):
         leaves, structure = jax.tree.flatten(value)

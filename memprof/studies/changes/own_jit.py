@@ -1,4 +1,4 @@
-"""The line of code that makes a changed step of a step, jitted as that was."""
+"""Write the line of code that changes a step and jits it again with its own options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import framework_of
-from memprof.capture.tracing.rebinding import Bound, pasted
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import framework_of
+from memprof.sources.jax.tracing.rebinding import Bound, pasted
+from memprof.sources.jax.tracing.step import StepSpec
 
 _OF_FRAMEWORK = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
 _IMPORTS = {"equinox": "import equinox as eqx", "flax": "from flax import nnx", "jax": "import jax"}
@@ -20,7 +20,7 @@ _DONATIONS_OF_EQUINOX = {(True, True): "all", (False, True): "all-except-first"}
 
 
 def name_of_step(spec: StepSpec) -> str:
-    """What code calls the step."""
+    """Return the name of the step in code."""
     name = str(own(spec.fn, "__name__") or "step")
     return name if name.isidentifier() else "step"
 
@@ -33,11 +33,11 @@ def has_shardings(fn: Any) -> bool:
 def jitted_code(
     spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = (), donates: bool = False
 ) -> str:
-    """The line that jits the step again, with the options that its jit had.
+    """Return the line that jits the step again, with the options of its jit.
 
     Args:
         change: an expression that changes the function without jit.
-        positions, names: the arguments that are donated, too.
+        positions, names: arguments to donate in addition.
         donates: whether Equinox, which donates all arguments or none, donates.
     """
     fn, name = spec.fn, name_of_step(spec)
@@ -67,7 +67,7 @@ def jitted_code(
 
 
 def applied_code(spec: StepSpec, change: str) -> str | None:
-    """The line that applies a change of memprof's to the step; None: a framework's jit has shardings."""
+    """Return the line that applies a change by memprof to the step; None if a framework's jit has shardings."""
     if not jit_adapter.is_framework_jit(spec.fn):
         name = name_of_step(spec)
         return f"import memprof\n\n{name} = {change}({name})"
@@ -75,7 +75,7 @@ def applied_code(spec: StepSpec, change: str) -> str | None:
 
 
 def step_of_code(spec: StepSpec, code: str) -> StepSpec:
-    """The spec of the step that such a line makes."""
+    """Return the spec of the step that such a line makes."""
     bound = Bound(name=name_of_step(spec), value=spec.fn)
     with pasted(code, [bound]) as names:
         return replace(spec, fn=names[bound.name])

@@ -1,7 +1,7 @@
-"""Checkpoints around the layers of a step, with one of JAX's policies.
+"""Put checkpoints around the layers of a step, with one of JAX's policies.
 
-The code is executed in the user's program where the layer's function is found; elsewhere the same checkpoints are put
-around its blocks (see `capture/checkpointing`), and the code says where it belongs.
+If the layer's function is found in the user's program, the code is executed there. Otherwise the same checkpoints are
+put around the layer's blocks (see `capture/checkpointing`), and the code names its place.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.apply import checkpointed, differentiated
-from memprof.capture.checkpointing.evaluation import blocks_of
-from memprof.capture.checkpointing.layers import Layer, calls_counted, layers_of
-from memprof.capture.compile import traced_jaxpr
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.rebinding import Bound, find_bound, pasted_anew
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, layers_of
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.rebinding import Bound, find_bound, pasted_anew
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_POLICIES = {  # what is kept for the backward pass, in the order of the work that is left to repeat
+_POLICIES = {  # what is kept for the backward pass, ordered by the amount of recomputation
     "dots_saveable": "the results of matrix products",
     "dots_with_no_batch_dims_saveable": "the results of matrix products with weights",
     "nothing_saveable": "their inputs alone",
@@ -82,7 +82,7 @@ class _Form:
 
     Attributes:
         head: imports and helpers.
-        call: what takes a function and options.
+        call: name of the callable that takes a function and options.
     """
 
     head: str
@@ -106,7 +106,7 @@ _FORMS = {
 
 
 def recomputations(step: Step) -> Iterator[Change]:
-    """Checkpoints around the layers of what the step differentiates, one change for each policy."""
+    """Yield the step with checkpoints around the layers that it differentiates, one change for each policy."""
     if step.is_built_in:
         return
     with checkpointed(None) as functions:
@@ -141,7 +141,7 @@ def recomputations(step: Step) -> Iterator[Change]:
 def _change(
     step: Step, layers: list[Layer], written: list[_Written] | None, policy: str
 ) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
-    """The code, the changed step, and what is in force while it is traced; None: no code would change it so."""
+    """Return the code, the changed step, and the context to trace it in; None if no code would make this change."""
     spec = step.spec
     if written is not None:
         code = _code(written, policy)
@@ -159,7 +159,7 @@ def _change(
 
 
 def _are_called(step: Step, layers: list[Layer]) -> bool:
-    """Whether each of the functions is called for each of its blocks, and is none that goes through all of them."""
+    """Whether each layer's function is called once per block, and so does not run all of its blocks in one call."""
     wanted = {(each.name, each.file): 1 if each.is_loop else each.count for each in layers}
     with jit_adapter.traced_anew(), calls_counted() as calls:
         traced_jaxpr(step.spec, step.target)
@@ -172,7 +172,7 @@ def _has_layers(closed: core.ClosedJaxpr) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """A layer that code can assign, and the form in which it does."""
+    """A layer that code can assign, and the form of that code."""
 
     layer: Layer
     bound: Bound
@@ -184,10 +184,10 @@ class _Written:
 
 
 def _effective(step: Step, layers: list[Layer]) -> list[_Written] | None:
-    """The form of the code that takes effect in the user's program.
+    """Return the form of the code that takes effect in the user's program.
 
     Returns:
-        None where a layer cannot be assigned from outside, or no form takes effect.
+        The layers with their forms, or None if a layer cannot be assigned from outside, or no form takes effect.
     """
     found = [(layer, find_bound(layer.name, layer.file)) for layer in layers]
     if not found or any(bound is None for _, bound in found):
@@ -202,15 +202,15 @@ def _effective(step: Step, layers: list[Layer]) -> list[_Written] | None:
         try:
             with pasted_anew(_code(written, "nothing_saveable"), [each.bound for each in written]):
                 after = _num_checkpoints(step)
-        except Exception:  # of the user's code with ours in it
+        except Exception:  # raised by the user's code with ours in it
             continue
-        if after >= least:  # a function that calls all layers has one around them all
+        if after >= least:  # a function that calls all layers would have a single checkpoint around them all
             return written
     return None
 
 
 def _num_checkpoints(step: Step) -> int:
-    """How often what the step differentiates goes through a checkpoint."""
+    """Return the number of checkpoints in the functions that the step differentiates."""
     with differentiated() as functions:
         traced_jaxpr(step.spec, step.target)
     return sum(_checkpoints_in(closed.jaxpr) for closed in functions)
@@ -243,7 +243,7 @@ def _code(written: list[_Written], policy: str) -> str:
 
 
 def _code_by_place(layers: list[Layer], policy: str) -> str:
-    """Code for layers that are defined within the step."""
+    """Return the code for layers that are defined within the step."""
     lines = [
         f"# in {Path(each.file).name}, after the definition of {each.own_name} (line {each.line})\n"
         f"{_line(each, policy)}"

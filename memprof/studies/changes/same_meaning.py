@@ -1,6 +1,7 @@
-"""Whether a changed step computes the same: both are run on the CPU, with the same small random values.
+"""Test whether a changed step computes the same: both are run on the CPU, with the same small random values.
 
-A step that is too large for that is run with two examples, where its batch can be cut. What cannot be run is unproved.
+If a step is too large for that, it is run with two examples, provided that its batch can be cut. A step that cannot be
+run stays unproved.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import is_array, jit_step
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import is_array, jit_step
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Meaning
 from memprof.studies.changes.change import Change, Step
 
 _MOST_BYTES, _MOST_FLOPS = 256 << 20, 10**10
 _NUM_EXAMPLES = 2
-_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # of float32; XLA adds in another order what is computed again
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
 _COARSE = {"bfloat16": 2**-6, "float16": 2**-8}
 
 
 def small_instance(step: Step) -> StepSpec | None:
-    """A step that can be run here in a moment: the step itself, or with two examples; None: neither can."""
+    """Return a step that runs here in a moment: the step itself, or with two examples; None if neither is possible."""
     if _is_small(step.spec, step.report.flops):
         return step.spec
     examples = [
@@ -43,11 +44,11 @@ def small_instance(step: Step) -> StepSpec | None:
 
 
 def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list[Any]]) -> Meaning:
-    """Whether a change leaves the numbers of a step as they are.
+    """Return whether a change leaves the numbers of a step unchanged.
 
     Args:
-        small: what to run in place of the step.
-        before: the results of that without the change.
+        small: the step to run in place of the original one.
+        before: returns the results of `small` without the change.
     """
     if not change.keeps_numbers:
         return Meaning.DIFFERENT
@@ -56,12 +57,12 @@ def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list
     try:
         changed = results_of(replace(change.spec, args=small.args), change.around)
         return _compared(before(), changed)
-    except Exception:  # of the user's code, on a processor that it may not be for
+    except Exception:  # raised by the user's code, on a processor that it may not support
         return Meaning.UNPROVED
 
 
 def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[object]]) -> list[Any]:
-    """The arrays that a step returns for random values, and those that it leaves in its arguments."""
+    """Return the arrays that a step returns for random values, and those that it leaves in its arguments."""
     random = np.random.default_rng(0)
     with jax.default_device(jax.local_devices(backend="cpu")[0]), around(), jit_adapter.traced_anew():
         args = jax.tree.map(lambda leaf: _value(leaf, random), spec.args)
@@ -98,7 +99,7 @@ def _cut(leaf: Any, batches: set[tuple[tuple[int, ...], str]]) -> Any:
 
 
 def _value(leaf: Any, random: np.random.Generator) -> Any:
-    """An array of a leaf's shape: of floats small positive ones, which roots and logarithms take."""
+    """Return an array of a leaf's shape; floats are small and positive, so that roots and logarithms are defined."""
     if not is_array(leaf):
         return leaf
     dtype, shape = leaf.dtype, leaf.shape

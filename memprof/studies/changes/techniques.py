@@ -1,12 +1,12 @@
-"""Techniques of memprof's as changes: options of the compiler for any step, and the others for a loss."""
+"""memprof's techniques as changes: compiler options for any step, and the other techniques for a loss."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.intents import Aim
@@ -18,7 +18,7 @@ _CHANGE_NUMBERS = frozenset(
 
 
 def techniques(step: Step) -> Iterator[Change]:
-    """The step with each technique that advice names, each technique once."""
+    """Yield the step with each technique that advice names; each technique appears once."""
     seen: set[str] = set()
     for advice in step.advice:
         proposal = advice.proposal
@@ -40,7 +40,7 @@ def techniques(step: Step) -> Iterator[Change]:
 
 
 def _with_technique(step: Step, label: str) -> StepSpec | None:
-    """The step with a technique; None where it does not apply."""
+    """Return the step with a technique; None if it does not apply."""
     applied = parse_techniques(label)
     if all(set(each.technique.sets) == {"compiler_options"} for each in applied):
         options = apply_techniques(TrainConfig(), applied).compiler_option_values()
@@ -49,5 +49,5 @@ def _with_technique(step: Step, label: str) -> StepSpec | None:
         return None
     try:
         return step.with_technique(label)
-    except MemprofError:  # it does not apply to this loss, or is applied already
+    except MemprofError:  # it does not apply to this loss, or is already applied
         return None

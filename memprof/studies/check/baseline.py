@@ -1,4 +1,6 @@
-"""What a check remembers of a report: sums alone, no program and no source, so that it can lie in a repository.
+"""Baselines: the sums of a report that a check compares with.
+
+A baseline contains no program and no source, so it can be committed to a repository.
 
     write_baseline(baseline_of(report), Path("baseline.json"))
 
@@ -23,7 +25,7 @@ from memprof.files import IfTaken, write_whole
 from memprof.untrusted import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 
 SCHEMA = "memprof.baseline/1"
-_ONE_DEVICE = "one device"  # also in baselines that were written before there were meshes
+_ONE_DEVICE = "one device"  # also the value in baselines that are older than support for meshes
 _NUM_BUFFERS = 100
 _MAX_FILE_BYTES = 16 << 20
 
@@ -33,9 +35,9 @@ class Baseline:
     """Sums of one report.
 
     Attributes:
-        origin: what must be alike for sums to be comparable, by name: workload, techniques, target, mesh.
-        toolchain: versions, by name; where they differ, sums may differ for that reason alone.
-        categories, modules: bytes by category, and by module without the modules in it; each adds up to the footprint.
+        origin: properties that must be equal for sums to be comparable, by name: workload, techniques, target, mesh.
+        toolchain: versions, by name; a difference in versions alone may change the sums.
+        categories, modules: bytes by category, and by module without its submodules; each adds up to the footprint.
         buffers: bytes of the largest kinds of buffers (type, category, module, operation).
         pressure: whether XLA recomputes values on its own under memory pressure. `lifted`: it does, and the sums are
             those of the plan without that; `kept`: it does, and there is no such plan; `unknown`: the baseline was
@@ -85,7 +87,7 @@ def baseline_of(report: Report) -> Baseline:
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
-    """Write a baseline, in the place of one that is there.
+    """Write a baseline, and replace an existing one.
 
     Raises:
         MemprofError: the file cannot be written.
@@ -98,7 +100,7 @@ def read_baseline(path: Path) -> Baseline:
     """Read a baseline.
 
     Raises:
-        MemprofError: there is no such file, or it is none, or of another schema.
+        MemprofError: there is no such file, or it is not a baseline, or has another schema.
     """
     try:
         with open_regular(path) as file:
@@ -152,6 +154,6 @@ def _own_bytes(root: ModuleNode) -> Counter[str]:
 
 
 def _kind(buffer: LiveBuffer) -> str:
-    """What buffers of two programs can be matched by: names of instructions change with every compile."""
+    """Return the key that matches buffers of two programs; names of instructions change with every compile."""
     shape = ",".join(map(str, buffer.shape))
     return f"{buffer.dtype}[{shape}] {buffer.category.value} {buffer.module or '(no module)'}"

@@ -1,7 +1,9 @@
-"""A report against limits: an amount that it must not exceed, and a growth against a baseline.
+"""Check a report against limits: an amount that it must not exceed, and a growth against a baseline.
 
-result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
-result.passed
+The report passes if it meets all limits:
+
+    result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
+    result.passed
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ FOOTPRINT, LIVE_PEAK = "footprint", "live_peak"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maximum:
-    """Bytes that the footprint must not exceed, and who says so."""
+    """The largest allowed footprint in bytes, and the origin of this limit."""
 
     size_bytes: int
     reason: str
@@ -33,11 +35,11 @@ class Maximum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """How much a quantity may grow: by a share of what it was, or by an amount; growth of exactly that much passes.
+    """The allowed growth of a quantity, as a share of its old value or as an amount. Equal growth passes.
 
     Attributes:
         what: `footprint`, `live_peak` or a category.
-        text: as the user wrote it.
+        text: the user's text.
     """
 
     what: str
@@ -52,7 +54,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing that was checked, and how it ended, in one sentence."""
+    """One check and its outcome, in one sentence."""
 
     passed: bool
     sentence: str
@@ -60,14 +62,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Everything that was checked.
+    """The outcome of all checks.
 
     Attributes:
-        items: in the order of what was asked for.
-        differences: what else has changed since the baseline, in sentences: versions, flags.
-        changes: what changed against the baseline, the largest growth first; empty without one.
-        verdict: whether the step fits the device that it must fit, else the one that it was compiled for.
-        pressure: what XLA recomputes on its own.
+        items: the checks, in the order in which they were requested.
+        differences: other changes since the baseline, in sentences: versions, flags.
+        changes: changes against the baseline, largest growth first; empty without a baseline.
+        verdict: whether the step fits the required device, or else the device that it was compiled for.
+        pressure: values that XLA recomputes on its own.
     """
 
     label: str
@@ -84,10 +86,10 @@ class CheckResult:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """The threshold that a text means: `footprint:+2%`, `activations:+64MiB`.
+    """Parse a threshold: `footprint:+2%`, `activations:+64MiB`.
 
     Raises:
-        MemprofError: it means none.
+        MemprofError: the text is not a threshold.
     """
     what, _, growth = text.partition(":")
     quantities = [FOOTPRINT, LIVE_PEAK, *(category.value for category in Category)]
@@ -207,7 +209,7 @@ def _differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
 
 
 def _changes(before: Baseline, after: Baseline) -> tuple[NamedChange, ...]:
-    """By category, module and buffer, the largest growth of each first."""
+    """Return the changes by category, module and buffer, with the largest growth of each first."""
     both = (
         changes_between("category", before.categories, after.categories),
         changes_between("module", before.modules, after.modules),

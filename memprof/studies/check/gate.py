@@ -1,4 +1,4 @@
-"""A capture against what a user allows: the library behind `memprof check` and the pytest plugin."""
+"""Check a capture against a user's limits: the library behind `memprof check` and the pytest plugin."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.pool import PoolSettings
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.pool_settings import pool_settings
-from memprof.capture.targets.resolve import read_mesh, resolve
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.targets.resolve import read_mesh, resolve
+from memprof.sources.pool_settings import pool_settings
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
 from memprof.workloads.composition import parse_techniques, verdicts
@@ -30,13 +30,13 @@ _MESH = re.compile(r"(?P<axes>.*=.*) \(\d+ devices(?: on (?P<hosts>\d+) hosts)?\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is allowed.
+    """A user's limits.
 
     Attributes:
-        maxima: footprints that must not be exceeded.
-        must_fit: a device whose pool must hold the step; None: any footprint fits.
-        pool: the settings of JAX's allocator to judge by; None: those of the capture.
-        baseline: what it may have grown against, by `thresholds`; None: nothing.
+        maxima: largest allowed footprints.
+        must_fit: a device whose pool must hold the step; None allows any footprint.
+        pool: the settings of JAX's allocator to judge by; None means those of the capture.
+        baseline: the baseline from which it may grow by `thresholds`; None for no baseline.
         require_effect: whether every technique must show in the program.
     """
 
@@ -57,17 +57,17 @@ def limits_of(
     require_effect: bool = False,
     pool: PoolSettings | None = None,
 ) -> Limits:
-    """Limits from what the user wrote, with all mistakes found before the work starts.
+    """Parse limits from the user's texts, and find all mistakes before the work starts.
 
     Args:
         maximum: an amount of memory.
         fits: a GPU whose memory pool must hold the step.
-        against: a baseline, or a capture in its place.
-        fail_on: thresholds such as `footprint:+2%`; none: the footprint must not grow at all.
-        pool: the settings of JAX's allocator to judge by; None: those of the capture.
+        against: a baseline, or a capture in place of one.
+        fail_on: thresholds such as `footprint:+2%`; if empty, the footprint must not grow at all.
+        pool: the settings of JAX's allocator to judge by; None means those of the capture.
 
     Raises:
-        MemprofError: one of them means nothing, or there is nothing to check.
+        MemprofError: a text cannot be parsed, or there is nothing to check.
     """
     maxima = []
     if maximum is not None:
@@ -91,8 +91,8 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
     """Check a capture.
 
     Raises:
-        MemprofError: techniques must show in the program, and there are none, or none of this memprof; or the step must
-            fit a device that it was not compiled for.
+        MemprofError: techniques must show in the program, but there are none, or none that this memprof version knows;
+            or the step must fit a device that it was not compiled for.
     """
     report = analyze(capture, pool=limits.pool)
     if limits.require_effect and not report.techniques:
@@ -105,7 +105,7 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
     effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
     must_fit = None
     if limits.must_fit is not None:
-        # What PyTorch keeps does not depend on the device.
+        # The memory that PyTorch keeps does not depend on the device.
         if report.allocator is None and report.target.name != limits.must_fit.name:
             raise MemprofError(
                 f"{report.label} was compiled for {report.target.name}, and another device gets another program:"
@@ -128,10 +128,10 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """The baseline in a file; of a capture, its sums.
+    """Read the baseline in a file, or compute it from a capture.
 
     Raises:
-        MemprofError: there is no such file, or it is neither.
+        MemprofError: there is no such file, or it is neither a baseline nor a capture.
     """
     return (
         baseline_of(analyze(read_capture(path), with_order=False))
@@ -141,7 +141,7 @@ def load_baseline(path: Path) -> Baseline:
 
 
 def target_of(baseline: Baseline) -> Target | None:
-    """The target that a baseline was made for; None if this memprof does not know it by its name."""
+    """Return the target of a baseline; None if this memprof version does not know its name."""
     mesh = _MESH.fullmatch(baseline.origin["mesh"])
     topology = Topology() if mesh is None else read_mesh(mesh["axes"], int(mesh["hosts"] or 1))
     try:
@@ -151,13 +151,13 @@ def target_of(baseline: Baseline) -> Target | None:
 
 
 def check_replaceable(path: Path, *, force: bool) -> None:
-    """Find out before the work starts whether a baseline can be written to a file.
+    """Check before the work starts that a baseline can be written to a file.
 
     Args:
-        force: whether it may replace a file that is no baseline.
+        force: whether it may replace a file that is not a baseline.
 
     Raises:
-        MemprofError: it cannot, or there is a file that memprof did not write.
+        MemprofError: the file cannot be written, or exists and was not written by memprof.
     """
     check_writable(path, overwrite=True)
     if force or not os.path.exists(path):
@@ -172,10 +172,10 @@ def check_replaceable(path: Path, *, force: bool) -> None:
 
 
 def update_baseline(capture: Capture, path: Path) -> None:
-    """Write the baseline again: the sums, or the whole capture where the path is that of one.
+    """Write the baseline again: the sums, or the whole capture if the path names a capture.
 
     Raises:
-        MemprofError: it cannot be written.
+        MemprofError: the file cannot be written.
     """
     if path.suffix == _CAPTURE_SUFFIX:
         write_capture(capture, path, if_taken=IfTaken.REPLACE)
@@ -184,10 +184,10 @@ def update_baseline(capture: Capture, path: Path) -> None:
 
 
 def _with_memory(name: str) -> Target:
-    """The GPU of a name.
+    """Return the GPU with that name.
 
     Raises:
-        MemprofError: there is no such target, or its memory is not known.
+        MemprofError: there is no such target, or its memory is unknown.
     """
     target = resolve(name)
     if target.memory_bytes is None:

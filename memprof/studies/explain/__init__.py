@@ -1,1 +1,1 @@
-"""Why a run ended out of memory, by its log."""
+"""Explain from its log why a run ran out of memory."""

@@ -1,8 +1,8 @@
-"""What a run asked for when its memory was out; with its program, the buffer itself.
+"""Explain which allocation failed when a run ran out of memory, and with its program, which buffer it was.
 
-The log names operations and sizes. Which phase and scope that is, their JAX names tell; what a buffer is for, the
-program tells: where it is at hand, what was asked for is looked up among its allocations by size, and what XLA lists by
-size, shape and operation.
+The log names operations and sizes. The phase and the scope come from the JAX names of the operations; the purpose of a
+buffer comes from the program. If the program is available, the failed allocation is looked up among the program's
+allocations by size, and XLA's listed buffers by size, shape and operation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from memprof.analysis.records.report import Report
 from memprof.studies.explain.records import ListedBuffer, Moment, OutOfMemory
 
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
-_ROUNDED = 0.005  # XLA's lists have three or four digits
-_BLOCK_BYTES = 256  # the allocator's: what it is asked for may be rounded up to it
+_ROUNDED = 0.005  # XLA's lists show three or four digits
+_BLOCK_BYTES = 256  # of the allocator: it may round a request up to a multiple
 
 
 class AskedFor(StrEnum):
-    """What could not be had."""
+    """The kind of the failed allocation."""
 
-    PROGRAM = "program"  # all that the compiler gave it
+    PROGRAM = "program"  # everything that the compiler allocated for it
     LOADED_PROGRAM = "loaded_program"  # the program and its temporary values
     TEMP_BLOCK = "temp_block"
     RESULTS = "results"
-    BUFFER = "buffer"  # one of the program's, outside of its temp block
+    BUFFER = "buffer"  # a buffer of the program outside its temp block
     ARRAY = "array"
     UNKNOWN = "unknown"
 
@@ -39,8 +39,8 @@ class ExplainedBuffer:
     """A buffer of XLA's list.
 
     Attributes:
-        phase, scopes: those of its operation, by its name.
-        buffer: the same in the program; None where there is no program, or none such in it.
+        phase, scopes: phase and scopes in the name of its operation.
+        buffer: the same buffer in the program; None without a program, or if the program has no such buffer.
     """
 
     listed: ListedBuffer
@@ -51,15 +51,15 @@ class ExplainedBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a log says, explained.
+    """The explanation of a log.
 
     Attributes:
-        free_bytes: what was free, by the message or by the allocator's dump; None where neither tells.
-        capacity_bytes: how much there is for everything, likewise.
+        free_bytes: free memory, from the message or the allocator's dump; None if neither shows it.
+        capacity_bytes: total memory, from the same sources.
         listed: the buffers that XLA lists.
-        num_programs: how many were looked through.
-        program: the report of the one that asked for it; None where none of them did.
-        asked: what it is in that program: one buffer, or what lies in its temp block at the peak, largest first.
+        num_programs: number of programs that were searched.
+        program: the report of the program with the failed allocation; None if no program has it.
+        asked: that allocation in the program: one buffer, or the content of its temp block at the peak, largest first.
     """
 
     log: OutOfMemory
@@ -73,7 +73,7 @@ class Explanation:
 
 
 def explain(log: OutOfMemory, programs: Sequence[Report]) -> Explanation:
-    """Explain a log, with the programs that may have been running."""
+    """Explain a log, given the programs that may have been running."""
     asked_for, program, asked = _in_programs(log, programs)
     buffers = [each for report in programs for each in (*report.buffers, *report.temp_buffers)]
     pool = log.pool
@@ -97,7 +97,7 @@ def explain(log: OutOfMemory, programs: Sequence[Report]) -> Explanation:
 def _in_programs(
     log: OutOfMemory, programs: Sequence[Report]
 ) -> tuple[AskedFor, Report | None, tuple[LiveBuffer, ...]]:
-    """What was asked for, and the program one of whose allocations it is."""
+    """Return the kind of the failed allocation, its program, and the program's buffers in it."""
     for report in programs:
         if _is_asked(report.compiler.temp_bytes, log):
             return AskedFor.TEMP_BLOCK, report, tuple(each for each in report.buffers if each.offset is not None)
@@ -120,7 +120,7 @@ def _by_log(log: OutOfMemory) -> AskedFor:
 
 
 def _is_asked(size_bytes: int, log: OutOfMemory) -> bool:
-    """Whether an allocation of that size is what was asked for: exactly, or rounded as the log rounds it."""
+    """Whether an allocation of that size is the failed one: equal, or equal when rounded like the log."""
     asked = log.asked_bytes or 0
     return bool(size_bytes) and (
         0 <= asked - size_bytes < _BLOCK_BYTES or (log.is_rounded and _is_near(size_bytes, asked))

@@ -1,9 +1,9 @@
 r"""Read why a run ran out of memory from its log: text for people becomes records.
 
-XLA reports it in one form per place: the TPU compiler rejects a program, the pool of a device has no free block, the
-host allocator fails. The forms change between versions; the forms of jax 0.2 to 0.12 are known, with those that
-TensorFlow and PyTorch/XLA print for the same allocator and compiler. Lists around the message tell more: the buffers of
-the program, the chunks of the pool, XLA's own attempt to use less memory.
+XLA reports it in one form for each place: the TPU compiler rejects a program, the pool of a device has no free block,
+the host allocator fails. The forms change between versions. Those of jax 0.2 to 0.12 are known, and those that
+TensorFlow and PyTorch/XLA print for the same allocator and compiler. Lists around the message add detail: the buffers
+of the program, the chunks of the pool, XLA's own attempt to use less memory.
 
 A log can be large and hostile. It is read block by block, and only the blocks near a word about memory are split into
 lines. Every pattern is bounded, so the time is linear in the length of the log; `tests/property/test_explain_laws.py`
@@ -31,7 +31,7 @@ _MAX_LINE = 1 << 16
 _MAX_MESSAGE = 300
 _MAX_ITEM_LINES = 40
 _MAX_BUFFERS = 10_000  # XLA lists 10 to 20
-# Each block of a report of XLA has one of these.
+# Each block of an XLA report contains one of these.
 _OPENERS = (
     "ut of memory", "memory space", "enough memory", "exceed memory", "memory use below", "xhausted", "XHAUSTED",
     "HbmOom", "HLO temporaries", "Attempting to ", "Failed to allocate", "allocator", "Allocator",
@@ -46,7 +46,7 @@ _ONE_AMOUNT = re.compile(rf"({_NUMBER}) ?([KMGTPE]?)(?:i?B)?")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """One form of the message: a pattern with the groups `asked`, `free`, `has` and `space`, where it has them."""
+    """One form of the message: a pattern with any of the groups `asked`, `free`, `has` and `space`."""
 
     pattern: re.Pattern[str]
     when: Moment
@@ -60,7 +60,7 @@ def _form(text: str, when: Moment, device: str) -> _Form:
 
 
 _ALLOCATOR = r"Allocator \(GPU[^)]{0,40}\) ran out of memory trying to allocate "
-# The form that tells the most comes first; later forms repeat it.
+# The most informative form comes first; later forms repeat it.
 _FORMS = (
     _form(
         r"Ran out of memory in memory space (?P<space>\w{1,20})\. Used <asked> of <has> \w", Moment.COMPILING, "TPU"
@@ -82,7 +82,7 @@ _REMAT = re.compile(
     rf"Can't reduce memory use below {_AMOUNT} \(({_INTEGER}) bytes\) by rematerialization; only reduced to {_AMOUNT}"
     rf" \(({_INTEGER}) bytes\), down from {_AMOUNT} \(({_INTEGER}) bytes\)"
 )
-# Of a GPU's program ("parameter allocation:  6.00MiB") and of a TPU's ("    arguments  478.07M (89.4% utilization)").
+# From a GPU's program ("parameter allocation:  6.00MiB") and a TPU's ("    arguments  478.07M (89.4% utilization)").
 _PART = re.compile(
     r"\s{0,40}(parameter allocation|constant allocation|maybe_live_out allocation|preallocated temp allocation"
     r"|total allocation|total fragmentation|reserved|program|arguments|output|global|scoped|HLO temp|overlays"
@@ -116,7 +116,7 @@ _PREFIX = re.compile(r"(?:\[?\d{1,9}\]?: |> ?)")
 def read_log(log: str | TextIO) -> OutOfMemory:
     """Read the report of an out-of-memory error from a log.
 
-    Where a log has several messages, the form that tells the most counts, and its first message.
+    If a log has several messages, the first message of the most informative form counts.
 
     Raises:
         MemprofError: the log has no such report.
@@ -128,7 +128,7 @@ def read_log(log: str | TextIO) -> OutOfMemory:
 
 
 def _lines_near_openers(log: TextIO) -> Iterator[str]:
-    """The lines of each block that has an opener, and of the block after it, where a list may continue."""
+    """Yield the lines of each block that has an opener, and of the block after it, where a list may continue."""
     is_open = False
     while block := log.read(_BLOCK_CHARS) + log.readline(_MAX_LINE):
         was_open, is_open = is_open, any(word in block for word in _OPENERS)
@@ -138,7 +138,7 @@ def _lines_near_openers(log: TextIO) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Message:
-    """The first message of a form, and how many there are."""
+    """The first message of a form, and the number of such messages."""
 
     text: str
     groups: dict[str, str | None]
@@ -147,7 +147,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Reader:
-    """Collects what each line tells."""
+    """Collect the information in each line."""
 
     messages: dict[_Form, _Message] = field(default_factory=dict)
     num_tries: int = 0
@@ -255,7 +255,7 @@ class _BufferList:
 
 
 def _listed_buffer(lines: list[str]) -> ListedBuffer | None:
-    """The buffer of one item; None if it has no size, as in the numbered list of another program."""
+    """Return the buffer of one item; None if it has no size, as in the numbered list of another program."""
     sizes = (match for line in lines[:2] if (match := _ITEM_SIZE.match(line)))
     size_bytes = next((_bytes(match[1]) for match in sizes), None)
     if size_bytes is None:
@@ -335,7 +335,7 @@ def _strip_prefix(line: str) -> str:
 
 
 def _shortened(line: str, start: int) -> str:
-    """The line around the message that begins at `start`."""
+    """Return the line around the message that begins at `start`, shortened."""
     line = line.strip() if len(line) <= _MAX_MESSAGE or start < _MAX_MESSAGE // 2 else line[start:].strip()
     return line if len(line) <= _MAX_MESSAGE else f"{line[:_MAX_MESSAGE]}..."
 

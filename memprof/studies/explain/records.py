@@ -1,4 +1,4 @@
-"""The records of a log that reports an out-of-memory error; `log.py` makes them."""
+"""The records that `log.py` makes from the log of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Moment(StrEnum):
-    """When the memory ran out."""
+    """The moment when memory ran out."""
 
     COMPILING = "compiling"
     LOADING = "loading"
@@ -20,11 +20,11 @@ class ListedBuffer:
     """A buffer as XLA lists it.
 
     Attributes:
-        size_bytes: with padding, as rounded in the list (`2.00G`).
+        size_bytes: size with padding, rounded as in the list (`2.00G`).
         array: type and shape, `f32[4096,128,3]`.
-        op, source: JAX's name of the operation that makes it, and the line (`model.py:12`); empty of an argument.
+        op, source: JAX's name of the operation that makes it, and its line (`model.py:12`); empty for an argument.
         label: XLA's name of the instruction.
-        kind: XLA's word on what it is: `HLO temp`, `argument`; empty where there is none.
+        kind: XLA's description of it: `HLO temp`, `argument`; empty if there is none.
     """
 
     size_bytes: int
@@ -37,14 +37,14 @@ class ListedBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The allocator's pool when it had no block left.
+    """The allocator's pool when it had no free block left.
 
     Attributes:
-        limit_bytes, in_use_bytes: of the pool; None where the log does not tell.
-        free_bytes: in blocks that are free, all together, in the pool.
-        largest_free_bytes: the largest of them.
-        largest_chunks: the sizes of blocks in use that take most, with how many there are.
-        share_in_use: by XLA's picture of the pool, a line of `*` and `_`.
+        limit_bytes, in_use_bytes: limit and use of the pool; None if the log does not show them.
+        free_bytes: total size of the free blocks in the pool.
+        largest_free_bytes: the largest free block.
+        largest_chunks: the block sizes in use with the largest totals, with the number of blocks.
+        share_in_use: share of the pool in use, from XLA's picture of it, a line of `*` and `_`.
     """
 
     limit_bytes: int | None = None
@@ -57,7 +57,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rematerialization:
-    """XLA's own attempt to use less memory: what it aimed at, what it came to, and where it began."""
+    """XLA's own attempt to use less memory: its limit, its result, and its start."""
 
     limit_bytes: int
     reduced_bytes: int
@@ -66,20 +66,20 @@ class Rematerialization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """What a log says. None and empty is what it does not say.
+    """The content of a log. Missing information is None or empty.
 
     Attributes:
         message: XLA's own line.
-        device: `GPU`, `TPU` or `CPU`; empty where the message does not tell.
-        space: the memory that it is about: `hbm`, `vmem`; empty of a GPU's and the host's.
-        asked_bytes: what was asked for and could not be had; of a program that was refused all that it needs.
-        free_bytes: what was free then.
-        capacity_bytes: how much there is.
-        parts: what the program needs, by XLA's words for it, in bytes.
+        device: `GPU`, `TPU` or `CPU`; empty if the message does not show it.
+        space: the memory space: `hbm`, `vmem`; empty for a GPU's memory and the host's.
+        asked_bytes: size of the failed allocation; for a rejected program, its total need.
+        free_bytes: free memory at that moment.
+        capacity_bytes: total memory.
+        parts: bytes that the program needs, by XLA's names for the parts.
         buffers: the largest buffers of the program, as XLA lists them.
         is_rounded: whether the log has `asked_bytes` in three or four digits only.
-        num_messages: how often the log says that memory ran out.
-        num_tries: how often XLA's autotuner asked in vain, which is no failure.
+        num_messages: number of out-of-memory messages in the log.
+        num_tries: number of failed requests by XLA's autotuner, which are not failures of the run.
     """
 
     message: str

@@ -13,8 +13,8 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import PoolSettings, Verdict
 from memprof.analysis.records.report import Report
-from memprof.capture.pool_settings import pool_settings
 from memprof.errors import MemprofError
+from memprof.sources.pool_settings import pool_settings
 from memprof.studies.fit.search import NothingFitsError
 
 
@@ -35,7 +35,7 @@ class MemoryRequest:
     pool: PoolSettings | None = None
 
     def check(self) -> None:
-        """Raises `MemprofError` for the mistakes that show before the target is at hand."""
+        """Raise `MemprofError` for the mistakes that show before the target is at hand."""
         if self.target is not None and family_of(self.target.platform).is_host and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
         if self.target is not None and self.target.memory_bytes is not None:
@@ -139,7 +139,7 @@ class Budget:
         return max(report.pieces.footprint_bytes, self.verdict(report).needed_bytes or 0)
 
     def check_params_fit(self, report: Report) -> None:
-        """Raises `NothingFitsError` where the parameters alone are too much, whatever the batch and the techniques."""
+        """Raise `NothingFitsError` where the parameters alone are too much, whatever the batch and the techniques."""
         if report.categories[Category.PARAMS] > (self.largest or self).size_bytes:
             raise NothingFitsError(f"the parameters alone do not fit: {self.arithmetic(report)}")
 

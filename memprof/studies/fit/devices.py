@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.targets.resolve import topology_of
 from memprof.errors import MemprofError
+from memprof.sources.jax.targets.resolve import topology_of
 from memprof.studies.fit.search import NothingFitsError
 
 _MOST_DEVICES = 4096

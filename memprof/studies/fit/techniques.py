@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import CompileResult, compile_all, recomputed_in_child
-from memprof.capture.processes.task import CountingTask, Task
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import InternalError
+from memprof.sources.jax.processes.launch import CompileResult, compile_all, recomputed_in_child
+from memprof.sources.jax.processes.task import CountingTask, Task
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
@@ -37,7 +37,7 @@ class TechniquesRequest:
     settings: CompileSettings = TO_THE_PLAN
 
     def check(self) -> None:
-        """Raises `MemprofError` for the mistakes that can be found before anything is compiled."""
+        """Raise `MemprofError` for the mistakes that can be found before anything is compiled."""
         self.memory.check()
         self.subject.plan()
 

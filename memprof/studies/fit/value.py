@@ -16,11 +16,11 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_in_child
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import mesh_option
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
+from memprof.sources.jax.processes.launch import compile_in_child
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import mesh_option
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.engine import XLA, EngineBuild, of_engine, of_model
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
@@ -113,7 +113,7 @@ class FitRequest:
         return request_digest(self.task(value)) if self.is_compiled else self.build(value).digest
 
     def check(self, value: int | None) -> None:
-        """Raises `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
+        """Raise `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
         if not self.is_compiled:
             self.build(value).check()
         if self.framework != FRAMEWORK and not is_model_file(self.subject.name):

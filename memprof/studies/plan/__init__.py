@@ -1,1 +1,1 @@
-"""A memory budget in, a checkpoint policy out."""
+"""Find a checkpoint policy for a memory budget."""

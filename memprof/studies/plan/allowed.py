@@ -1,4 +1,4 @@
-"""Changes that a plan may make before it puts checkpoints into a step, in the order in which they are tried."""
+"""The changes that a plan may make before it adds checkpoints to a step, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memprof.studies.changes.donation import donations
 
 
 class Allowed(Enum):
-    """A change that leaves the numbers of a step as they are."""
+    """A change that leaves the numbers of a step unchanged."""
 
     DONATE = "donate"
     CHUNKED_LOSS = "chunked-loss"
@@ -25,12 +25,12 @@ class Allowed(Enum):
 
     @property
     def family(self) -> Callable[[Step], Iterator[Change]]:
-        """What makes the change."""
+        """The function that yields the change."""
         return donations if self is Allowed.DONATE else in_chunks
 
 
 def parse_allowed(names: str) -> tuple[Allowed, ...]:
-    """The changes that a text names, with commas between them.
+    """Parse names of changes, separated by commas.
 
     Raises:
         MemprofError: there is no such change.

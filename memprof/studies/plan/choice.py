@@ -1,9 +1,9 @@
-"""Which results are kept for the backward pass, so that least is computed again: an integer program.
+"""Choose the results to keep for the backward pass, with the least recomputation: an integer program.
 
-Each operation of a block is kept, computed again, or neither. What the backward pass needs is one of the two, and so is
-each input of what is computed again; what is kept takes no more than a number of bytes. Operations of one signature are
-kept together, since a checkpoint policy cannot tell them apart. Solved by HiGHS. The formulation is that of Checkmate
-(Jain et al., 2020) without an order of time: XLA decides that.
+Each operation of a block is kept, recomputed, or neither. An operation that the backward pass needs is one of the two,
+and so is each input of a recomputed operation. The kept results must not exceed a number of bytes. Operations of one
+signature are kept together, because a checkpoint policy cannot distinguish them. HiGHS solves the program. The
+formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA decides the order.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.checkpoints import Block, Operation, Signature
 
-# What costs more than its operations and bytes say, or is asked about.
+# Operations whose cost exceeds their FLOPs and bytes, or that users ask about.
 _NOTABLE = frozenset(
     "all_gather all_to_all pmax pmin ppermute psum psum2 psum_invariant random_bits reduce_scatter rng_bit_generator"
     " shard_map threefry2x32".split()
 )
 _SECONDS, _GAP = 10.0, 1e-3
-_TIE = 1e-6  # of two choices that cost the same time the smaller one
+_TIE = 1e-6  # if two choices cost the same time, prefer the smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is kept, and what that comes to by the model.
+    """The results to keep, and their cost by the model.
 
     Attributes:
-        size_bytes: of all that is kept, in all blocks.
-        seconds: of what is computed again, at the peaks of the target.
+        size_bytes: size of all kept results, in all blocks.
+        seconds: time of the recomputation, at the peaks of the target.
     """
 
     kept: frozenset[Signature]
@@ -41,7 +41,7 @@ class Choice:
 
 
 def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
-    """What to keep within a number of bytes, so that the least time goes into computing again."""
+    """Return the results to keep within a number of bytes that leave the least time for recomputation."""
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
     from scipy.sparse import coo_array  # type: ignore[import-untyped]
@@ -49,11 +49,11 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
     size_of = _sizes(blocks)
     number_of = {signature: number for number, signature in enumerate(size_of)}
     sizes = np.array(list(size_of.values()), dtype=np.float64)
-    first = len(number_of)  # the variables: kept, by signature; then computed again, by operation
+    first = len(number_of)  # the variables: kept, by signature; then recomputed, by operation
     seconds = np.array([block.count * each.seconds for block in blocks for each in block.operations])
     rows: list[list[tuple[int, float]]] = []  # each at least its lower bound
     lower: list[float] = []
-    for block in blocks:  # the numbers of its operations begin at `first`
+    for block in blocks:  # its operations are numbered from `first`
         for number, operation in enumerate(block.operations, start=first):
             kept = number_of[operation.signature]
             if operation.is_needed:
@@ -87,7 +87,7 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
 
 @contextmanager
 def _no_output() -> Iterator[None]:
-    """Keep off stdout what HiGHS prints there even if it is told not to (scipy 1.16)."""
+    """Suppress HiGHS's output to stdout, which its options do not turn off completely (scipy 1.16)."""
     sys.stdout.flush()
     with open(os.devnull, "wb") as nowhere:
         kept = os.dup(1)
@@ -100,7 +100,7 @@ def _no_output() -> Iterator[None]:
 
 
 def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
-    """What it comes to if the results of some operations are kept, as far as they are of use."""
+    """Return the choice that keeps the results of some operations, if they are of use."""
     size_bytes, seconds = 0, 0.0
     used: set[Signature] = set()
     for block in blocks:
@@ -113,7 +113,7 @@ def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
 
 
 def notable_repeats(blocks: Sequence[Block], kept: Collection[Signature]) -> Counter[str]:
-    """Collectives and random numbers that are computed again, by their primitive, if these results are kept."""
+    """Return the collectives and random numbers that are recomputed if these results are kept, by their primitive."""
     found: Counter[str] = Counter()
     for block in blocks:
         for operation in _stored_and_repeated(block, kept)[1]:
@@ -123,7 +123,7 @@ def notable_repeats(blocks: Sequence[Block], kept: Collection[Signature]) -> Cou
 
 
 def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[list[Operation], list[Operation]]:
-    """The operations of a block whose results are kept for the backward pass, and those that are computed again."""
+    """Return the operations of a block whose results are kept for the backward pass, and those that are recomputed."""
     needed = {number for number, each in enumerate(block.operations) if each.is_needed}
     stored: list[Operation] = []
     repeated: list[Operation] = []
@@ -140,7 +140,7 @@ def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[lis
 
 
 def _sizes(blocks: Sequence[Block]) -> dict[Signature, int]:
-    """The bytes that each signature takes if it is kept, in all blocks."""
+    """Return the bytes of each signature's results in all blocks, if they are kept."""
     sizes: dict[Signature, int] = defaultdict(int)
     for block in blocks:
         for operation in block.operations:

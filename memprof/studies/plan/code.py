@@ -1,4 +1,4 @@
-"""Checkpoints as code to paste."""
+"""Write checkpoints as code to paste."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse
 
 
 def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
-    """The policies that keep the results of some operations, and the lines that use them.
+    """Return the policies that keep the results of some operations, and the lines that use them.
 
     Args:
-        is_loop: the blocks are bodies of scans.
+        is_loop: whether the blocks are bodies of scans.
     """
     policies = _policy("policy", "KEPT", checkpoints.kept)
     if is_loop and checkpoints.num_first is not None:
@@ -54,7 +54,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
 
 
 def _rest_of_loop(checkpoints: Checkpoints) -> str:
-    """The lines for a scan in two parts, of which the second may have no checkpoint."""
+    """Return the lines for a scan in two parts; the second part may have no checkpoint."""
     uses = _TWO_LOOPS.format(num_first=checkpoints.num_first)
     if checkpoints.kept_by_rest is None:
         return f"{uses}rest_body = body  # without a checkpoint\n"

@@ -8,18 +8,18 @@ from math import floor
 
 from memprof.studies.plan.plan import PlanPoint
 
-_MARGIN = 0.005  # of the budget: what a mixture may come out above its interpolated footprint
+_MARGIN = 0.005  # of the budget: allowance for a mixture that exceeds its interpolated footprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The checkpoints of one point around the first layers, those of another around the rest.
+    """The checkpoints of one point around the first layers, and those of another point around the rest.
 
     Attributes:
         low: the point within the budget.
-        high: the point above it, which computes less again.
-        num_rest: the layers, the last ones, that are as in `high`.
-        seconds: of what is computed again, interpolated.
+        high: the point above the budget, which recomputes less.
+        num_rest: number of last layers that use `high`.
+        seconds: time of the recomputation, interpolated.
     """
 
     low: PlanPoint
@@ -29,7 +29,7 @@ class Mixture:
 
 
 def mixtures(points: Sequence[PlanPoint], *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
-    """The mixtures of two points whose interpolated footprint is within a budget, the fastest first."""
+    """Return the mixtures of two points whose interpolated footprint is within a budget, fastest first."""
     return sorted(_mixtures(points, num_blocks, budget_bytes), key=lambda each: each.seconds)
 
 

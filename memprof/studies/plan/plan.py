@@ -19,11 +19,11 @@ class PlanPoint:
     """One compile of a plan.
 
     Attributes:
-        name: `as it is`, `nothing kept`, `chosen`, or the policy of JAX that keeps the same.
-        checkpoints: None for the step as it is.
-        kept_bytes, repeated_seconds: of all blocks, by the model that the choice was made with.
-        footprint_bytes: of the compiled plan, without what XLA recomputes on its own.
-        recomputed_flops: floating-point operations of one step that are repeated.
+        name: `as it is`, `nothing kept`, `chosen`, or the JAX policy that keeps the same results.
+        checkpoints: the checkpoints; None for the unchanged step.
+        kept_bytes, repeated_seconds: totals over all blocks, by the model behind the choice.
+        footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
+        recomputed_flops: FLOPs of one step that are recomputed.
     """
 
     name: str
@@ -40,8 +40,8 @@ class PlannedChange:
 
     Attributes:
         rule: the name of its advice.
-        code: to paste.
-        num_parts: the chunks that it makes; 1: none.
+        code: code to paste.
+        num_parts: number of chunks; 1 for a change without chunks.
     """
 
     rule: str
@@ -51,15 +51,15 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
-    """What to keep for the backward pass so that a step stays within a budget.
+    """The results to keep for the backward pass so that a step stays within a budget.
 
     Attributes:
-        points: every compile, in the order in which they were made.
-        best: the point within the budget that computes least again; None: no point is within it.
-        num_blocks: how many parts of the step a checkpoint goes around.
-        is_loop: these are the turns of scans.
-        changes: made to the step before checkpoints are put into it.
-        repeats: how many collectives and random numbers the plan computes again in a step, by their primitive.
+        points: every compile, in order.
+        best: the point within the budget with the least recomputation; None if no point is within it.
+        num_blocks: number of parts of the step that have a checkpoint around them.
+        is_loop: whether these parts are the iterations of scans.
+        changes: changes to the step before checkpoints are added.
+        repeats: numbers of collectives and random numbers that the plan recomputes in a step, by their primitive.
     """
 
     label: str
@@ -74,19 +74,19 @@ class CheckpointPlan:
 
     @property
     def checkpoints(self) -> Checkpoints | None:
-        """The checkpoints of the best point; None: no checkpoint is needed, or no choice is enough."""
+        """The checkpoints of the best point; None if no checkpoint is needed, or no choice suffices."""
         return None if self.best is None else self.best.checkpoints
 
     @property
     def chunks(self) -> InChunks | None:
-        """What of the step is computed in chunks; None: nothing."""
+        """The parts of the step that are computed in chunks; None if there are none."""
         parts = {each.rule: each.num_parts for each in self.changes}
         found = InChunks(loss=parts.get("chunked_loss", 1), attention=parts.get("chunked_attention", 1))
         return None if found == InChunks() else found
 
     @property
     def code(self) -> str:
-        """The changes and checkpoints as code to paste; empty where none is needed, or no choice is enough."""
+        """The changes and checkpoints as code to paste; empty if no change is needed, or no choice suffices."""
         if self.best is None:
             return ""
         changes = [each.code for each in self.changes]
@@ -95,7 +95,7 @@ class CheckpointPlan:
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:
-        """The points of which no other takes less memory and computes less again, the largest footprint first."""
+        """The Pareto-optimal points in footprint and recomputation, largest footprint first."""
         found: list[PlanPoint] = []
         for point in sorted(self.points, key=lambda each: (each.footprint_bytes, each.recomputed_flops)):
             if not found or point.recomputed_flops < found[-1].recomputed_flops:

@@ -1,8 +1,8 @@
-"""From a budget to checkpoints: choose what to keep, compile, correct the budget by the difference, and choose again.
+"""Search for checkpoints within a budget: choose values to keep, compile, correct the budget by the difference, repeat.
 
-The first compile is of the step as it is. If that fits, the plan is to change nothing. Otherwise at most four compiles
-follow: one in which nothing is kept, choices for what it leaves of the budget, and a mixture in which the first blocks
-keep less than the others. XLA decides what a choice takes: the plan is the best of those whose compiled footprint is
+The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
+follow: one that keeps no results, choices for the rest of the budget, and a mixture in which the first blocks keep
+less than the others. XLA decides the footprint of a choice, so the plan is the best choice whose compiled footprint is
 within the budget.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
-from memprof.capture.checkpointing.apply import checkpointed
-from memprof.capture.checkpointing.blocks import find_repeated, is_loop
-from memprof.capture.checkpointing.evaluation import blocks_of
-from memprof.capture.checkpointing.operations import block_of
-from memprof.capture.compile import capture_of, traced_jaxpr
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import checkpointed
+from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.compile import capture_of, traced_jaxpr
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
@@ -36,12 +36,12 @@ from memprof.studies.plan.plan import (
     PlanPoint,
 )
 
-_MOST_COMPILES = 4  # beyond the first
-_CLOSE = 0.01  # of the budget: what is left of it is not worth a compile
-_MARGIN = 0.005  # of the budget: what a choice may come out above its size
-_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: the choices where a correction of the budget leads nowhere
+_MOST_COMPILES = 4  # after the first
+_CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
+_MARGIN = 0.005  # of the budget: allowance for a choice that exceeds its size
+_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: choices to try if a correction of the budget leads nowhere
 _FEW = 4  # blocks
-_CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: the choices of a curve
+_CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
 
 def plan_step(
@@ -53,17 +53,17 @@ def plan_step(
     allowed: Collection[Allowed] = (),
     progress: Callable[[str], None],
 ) -> CheckpointPlan:
-    """Find what to keep.
+    """Find the results to keep.
 
     Args:
-        budget_bytes: of the footprint; None: the pool that JAX has on the target.
-        allowed: changes that come before checkpoints, each compiled, and taken if the footprint is lower with it.
-        with_curve: compile choices for further budgets, and the built-in policies of JAX.
+        budget_bytes: limit of the footprint; None means JAX's pool on the target.
+        allowed: changes to try before checkpoints; each is compiled, and kept if it lowers the footprint.
+        with_curve: whether to compile choices for further budgets, and JAX's built-in policies.
 
     Raises:
         MemprofError: the step differentiates nothing, or the target has no fixed amount of memory.
         WorkloadError: the step cannot be compiled.
-        Exception: whatever the step raises while it is traced.
+        Exception: any error of the step while it is traced.
     """
     search = _Search(spec, target, progress)
     capture = search.as_it_is()
@@ -99,11 +99,11 @@ class _Search:
         self.is_loop = False
         self.points: list[PlanPoint] = []
         self.changes: list[PlannedChange] = []
-        self._limit = 0  # of points
+        self._limit = 0  # number of points
 
     @property
     def num_blocks(self) -> int:
-        """How many parts of the step a checkpoint goes around."""
+        """The number of parts of the step that a checkpoint goes around."""
         return sum(block.count for block in self._blocks)
 
     @property
@@ -112,14 +112,14 @@ class _Search:
         return min(point.footprint_bytes for point in self.points)
 
     def as_it_is(self) -> Capture:
-        """Compile the step without a change, and find its blocks."""
+        """Compile the unchanged step, and find its blocks."""
         capture = self._capture(AS_IT_IS)
         self._find_blocks(capture)
         self._add_without_checkpoints(AS_IT_IS, capture)
         return capture
 
     def change(self, allowed: Collection[Allowed], capture: Capture, budget_bytes: int) -> None:
-        """Compile allowed changes one after another until the budget is kept; those that save memory stay."""
+        """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
         for each in Allowed:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
                 continue
@@ -159,7 +159,7 @@ class _Search:
         )
 
     def look(self, budget_bytes: int) -> None:
-        """Compile choices until one comes close to the budget, or enough of them."""
+        """Compile choices until one comes close to the budget, or the number of compiles is exhausted."""
         self._limit = len(self.points) + _MOST_COMPILES
         nothing = self._keep(NOTHING_KEPT, ())
         is_layered = any(block.count >= _FEW for block in self._blocks)
@@ -169,9 +169,9 @@ class _Search:
             self._explore(nothing, budget_bytes)
 
     def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
-        """Compile choices for what is left of the budget, then a mixture.
+        """Compile choices for the rest of the budget, then a mixture.
 
-        A scan is cut in two for a mixture, which copies what it goes over: as long as there is a choice, that is first.
+        A mixture cuts a scan in two, which copies the scan's inputs. So choices come first, as long as there are any.
         """
         allowance = budget_bytes - nothing.footprint_bytes
         while len(self.points) < self._limit - (self._can_mix() and not self.is_loop):
@@ -189,7 +189,8 @@ class _Search:
     def _explore(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices of several sizes.
 
-        What is computed again in few pieces is alive at once. A choice that keeps more may then take less memory.
+        If values are recomputed in few pieces, they are live at once. A choice that keeps more may then use less
+        memory.
         """
         everything = self._everything().size_bytes
         for share in _EXPLORED:
@@ -202,7 +203,7 @@ class _Search:
                 return
 
     def draw(self) -> None:
-        """Compile choices for further budgets, and the built-in policies of JAX."""
+        """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self._everything()
         products = {each for each in self._signatures() if each.primitive == "dot_general"}
         self._keep(NOTHING_KEPT, ())
@@ -212,7 +213,7 @@ class _Search:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
-        """Collectives and random numbers that checkpoints compute again; of a mixture, as if all blocks were first."""
+        """Return the collectives and random numbers that checkpoints recompute; mixtures count all blocks as first."""
         return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
 
     def _everything(self) -> Choice:
@@ -222,13 +223,13 @@ class _Search:
         return {each.signature for block in self._blocks for each in block.operations}
 
     def _can_mix(self) -> bool:
-        """Whether the blocks are equal layers, one after the other."""
+        """Whether the blocks are equal layers in sequence."""
         return len(self._blocks) == 1 and self._blocks[0].count > 1
 
     def _mix(self, budget_bytes: int) -> None:
         """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
 
-        The backward pass begins with the last blocks, so what they keep is released first.
+        The backward pass begins with the last blocks, so their results are freed first.
         """
         within = [point.repeated_seconds for point in self.points if point.footprint_bytes <= budget_bytes]
         found = mixtures(self.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
@@ -239,7 +240,7 @@ class _Search:
 
     def _mixed(self, mixture: Mixture, num_rest: int) -> PlanPoint:
         low, high = mixture.low, mixture.high
-        assert low.checkpoints is not None  # only the step as it is has none, and nothing computes less again than that
+        assert low.checkpoints is not None  # only the unchanged step has none, and no point recomputes less
         checkpoints = Checkpoints(
             kept=low.checkpoints.kept,
             num_first=self.num_blocks - num_rest,
@@ -254,7 +255,7 @@ class _Search:
         )
 
     def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
-        """The point at which all blocks keep some results, compiled unless that is done."""
+        """Return the point at which all blocks keep some results; compile it if that has not been done."""
         choice = choice_of(self._blocks, kept)
         known = self._known(choice)
         if known is not None:
@@ -292,5 +293,5 @@ def _point(
 
 
 def _work(point: PlanPoint) -> tuple[int, float, int]:
-    """What a point costs: its repeated products, then all that is repeated, then its memory."""
+    """Return the cost of a point: recomputed FLOPs, then the time of recomputation, then memory."""
     return (point.recomputed_flops, point.repeated_seconds, point.footprint_bytes)

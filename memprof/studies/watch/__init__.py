@@ -1,1 +1,1 @@
-"""The question of a whole job: what a training script compiles, and what is on the device while it runs."""
+"""Watch a whole job: the programs that a training script compiles, and the arrays on the device while it runs."""

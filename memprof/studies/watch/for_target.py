@@ -1,4 +1,4 @@
-"""The programs of a script compiled for another target than the one that it ran on."""
+"""Compile the programs of a script for another target than the one that it ran on."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.watched import SeenCompile
-from memprof.capture.planning import capture_plan
-from memprof.capture.processes.launch import plan_in_child
-from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
-from memprof.capture.watching import records
-from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError
+from memprof.sources.jax.planning import capture_plan
+from memprof.sources.jax.processes.launch import plan_in_child
+from memprof.sources.jax.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
+from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
 from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, known_of
 
 
 def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[MemprofError]:
-    """Compile what a script has left for another target, and put XLA's plans where its own would be.
+    """Compile a script's recorded programs for another target, and store XLA's plans in place of the originals.
 
     Args:
         progress: called with the name of each program.
 
     Returns:
-        Why some cannot be compiled.
+        The errors of programs that cannot be compiled.
     """
     errors = []
     for seen, place in records.read_compiles(folder):
@@ -52,4 +52,4 @@ def _compiled_for_target(folder: Path, seen: SeenCompile, place: Path) -> Captur
 
 
 def _silent(stage: str) -> None:
-    """The stages of one program of many."""
+    """Ignore the stages of a single program."""

@@ -1,4 +1,4 @@
-"""A whole job: what a script has compiled, what was on the device, and how it ended."""
+"""A whole job: the programs that a script compiled, the arrays on the device, and the script's end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Job:
 
     Attributes:
         label: the script, as it was called.
-        programs: the functions of the script, those that take most memory first.
+        programs: the functions of the script, most memory first.
         of_jax: the operations that JAX compiled by themselves.
-        moment: None where no program of the script was seen.
-        not_followed: why the arguments of some functions could not be followed, by the function's name: their roles
-            come from the program alone.
-        ending: None where the script was killed.
+        moment: the largest moment; None if no program of the script was seen.
+        not_followed: the reason why the arguments of a function could not be followed, by the function's name. Their
+            roles come from the program alone.
+        ending: how the script ended; None if it was killed.
     """
 
     label: str
@@ -40,10 +40,10 @@ def job_of(
     samples: Sequence[LiveArrays],
     ending: Ending | None,
 ) -> Job:
-    """The job that came of what was seen.
+    """Return the job for the recorded data.
 
     Args:
-        samples: what was on the device every now and then, in order.
+        samples: the arrays on the device at several moments, in order.
     """
     at_end = [ending.live] if ending is not None and ending.live is not None else []
     programs, live = programs_of(compiled), with_holders([*samples, *at_end])

@@ -1,4 +1,4 @@
-"""What was on the device beside the programs of a job: at its largest moment, and what became more and more."""
+"""The arrays on the device beside the programs of a job: at its largest moment, and those that kept growing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SEEN = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherArrays:
-    """Arrays of one type that are on the device and no argument of the program that runs.
+    """Arrays of one type that are on the device and not arguments of the running program.
 
     Attributes:
-        what: where they belong in the job's state, as far as their type or what holds them tells; else empty.
+        what: their place in the job's state, if their type or their holder shows it; else empty.
     """
 
     type: str
@@ -30,15 +30,15 @@ class OtherArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestMoment:
-    """When most memory was taken: a program, and the arrays beside it.
+    """The moment of the largest memory use: a program, and the arrays beside it.
 
     Attributes:
-        seconds: since the script began.
-        is_seen: whether it is the beginning of the program's first run; else the program is the largest one that the
-            script has, which may have run beside what was on the device then.
-        others: the arrays that are no arguments of the program, largest first.
-        live_bytes: of all arrays.
-        in_use_bytes: what the allocator had given out then; None where it does not count.
+        seconds: time since the start of the script.
+        is_seen: whether this is the observed start of the program's first run. Otherwise the program is the script's
+            largest one, which may have run beside the arrays on the device.
+        others: the arrays that are not arguments of the program, largest first.
+        live_bytes: bytes of all arrays.
+        in_use_bytes: bytes that the allocator had in use; None if it does not count them.
     """
 
     program: str
@@ -60,7 +60,7 @@ class LargestMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Arrays of one type that became more and more while nothing new was compiled."""
+    """Arrays of one type whose number kept growing while no new program was compiled."""
 
     type: str
     from_count: int
@@ -71,7 +71,7 @@ class Growth:
 
 
 def with_holders(samples: Sequence[LiveArrays]) -> list[LiveArrays]:
-    """The samples with what holds arrays, which is looked up in few of them, in all."""
+    """Return the samples with holders of arrays filled in for all; the holders were recorded in a few samples."""
     holders = {group.type: group.holder for sample in samples for group in sample.groups if group.holder}
     return [
         replace(sample, groups=tuple(replace(group, holder=holders.get(group.type, "")) for group in sample.groups))
@@ -80,7 +80,7 @@ def with_holders(samples: Sequence[LiveArrays]) -> list[LiveArrays]:
 
 
 def largest_moment(programs: Sequence[JobProgram], samples: Sequence[LiveArrays]) -> LargestMoment | None:
-    """When most memory was taken, as far as was looked; None where no program of the script was seen."""
+    """Return the observed moment of the largest memory use; None if no program of the script was seen."""
     with_plan = [program for program in programs if program.largest.footprint_bytes is not None]
     moments = [
         _moment(each, program, each.seen.live, is_seen=True)
@@ -90,7 +90,7 @@ def largest_moment(programs: Sequence[JobProgram], samples: Sequence[LiveArrays]
     ]
     if with_plan:
         moments += [_moment(with_plan[0].largest, with_plan[0], live, is_seen=False) for live in samples]
-    # Where the two are about equal, what was seen is the better answer.
+    # If the two are about equal, prefer the observed one.
     return max(moments, key=lambda moment: moment.size_bytes * (_SEEN if moment.is_seen else 1.0), default=None)
 
 
@@ -99,7 +99,7 @@ def _moment(compiled: Compiled, program: JobProgram, live: LiveArrays, *, is_see
     assert compiled.footprint_bytes is not None
     own = Counter(map(type_of, compiled.call.arguments.values()))
     if not is_seen:
-        own.update(compiled.call.results)  # which it may just have made
+        own.update(compiled.call.results)  # the program may just have made them
     others = []
     for group in live.groups:
         count = group.count - min(group.count, own[group.type])
@@ -119,7 +119,7 @@ def _moment(compiled: Compiled, program: JobProgram, live: LiveArrays, *, is_see
 
 
 def _what(kind: str, holder: str, program: JobProgram) -> str:
-    """Where arrays of a type belong, by what holds them, or as what a program takes or gives."""
+    """Return the place of arrays of a type, by their holder, or by the program's arguments or results of that type."""
     call = program.largest.call
     assert call is not None
     like = [path for path, text in call.arguments.items() if type_of(text) == kind]
@@ -132,7 +132,7 @@ def _what(kind: str, holder: str, program: JobProgram) -> str:
 
 
 def growth_of(programs: Sequence[JobProgram], samples: Sequence[LiveArrays]) -> tuple[Growth, ...]:
-    """What became more from sample to sample since the script compiled its last program, most bytes first."""
+    """Return the arrays whose number kept growing since the script's last compile, most bytes first."""
     last = max((each.seen.began for program in programs for each in program.compiles), default=0.0)
     steady = [sample for sample in samples if sample.seconds > last]
     if len(steady) < _LEAST_SAMPLES:

@@ -1,4 +1,4 @@
-"""The functions of a script that were compiled, with the programs that were made of each, and what they are for."""
+"""The compiled functions of a script, with the programs of each, and their purpose."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TRAIN_STEP, GRADIENTS, UPDATE, EVAL_STEP, INIT = "train step", "gradients", "upd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One program that was compiled.
+    """One compiled program.
 
     Attributes:
-        seen: its compile.
-        call: what it was compiled for; None for an operation of JAX itself.
-        roles: how many of its arguments of each type are in each role; none where they could not be followed.
-        footprint_bytes, live_peak_bytes: None where XLA has left no plan of it, as where it was killed.
+        seen: the observed compile.
+        call: the call that it was compiled for; None for an operation of JAX itself.
+        roles: number of its arguments of each type in each role; empty if the arguments could not be followed.
+        footprint_bytes, live_peak_bytes: None if XLA left no plan of it, for example because the script was killed.
     """
 
     seen: SeenCompile
@@ -35,15 +35,15 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgram:
-    """A function of the script, and the programs that were compiled of it.
+    """A function of the script, and the programs that were compiled from it.
 
     Attributes:
-        name: of the function: `train_step`.
-        place: where it is: `train.py:31`; empty where nobody knows.
-        kind: `train step`, `eval step`, `init`, ...; empty where it is none of these.
-        compiles: in their order.
-        state: what its parameters are, by type and number; programs with the same share their state.
-        recompiles: why there are several.
+        name: name of the function: `train_step`.
+        place: its location: `train.py:31`; empty if unknown.
+        kind: `train step`, `eval step`, `init`, ...; empty for other kinds.
+        compiles: its compiles, in order.
+        state: its parameters by type and number; programs with equal parameters share their state.
+        recompiles: the reasons for several compiles.
     """
 
     name: str
@@ -63,7 +63,7 @@ class JobProgram:
 
 
 def programs_of(compiled: Sequence[Compiled]) -> tuple[JobProgram, ...]:
-    """The functions of the script, those that take most memory first."""
+    """Return the functions of the script, most memory first."""
     groups: dict[tuple[str, str], list[Compiled]] = {}
     for each in compiled:
         if each.call is not None:
@@ -87,7 +87,7 @@ def programs_of(compiled: Sequence[Compiled]) -> tuple[JobProgram, ...]:
 
 
 def type_of(text: str) -> str:
-    """The type of an argument, without that it is weak."""
+    """Return the type of an argument, without the mark of a weak type."""
     return text.partition(" ")[0]
 
 
@@ -100,7 +100,7 @@ def _trains(compiled: Sequence[Compiled]) -> bool:
 
 
 def _kind(compiled: Compiled, trained: Mapping[str, int]) -> str:
-    """What a program is for, by its arguments, its results, and whether it has a backward pass.
+    """Return the purpose of a program, by its arguments, its results, and whether it has a backward pass.
 
     Args:
         trained: the parameters that are differentiated anywhere in the job, by type and number.

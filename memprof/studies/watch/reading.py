@@ -1,4 +1,4 @@
-"""From what a script has left in a work folder to its job, and to the captures of its programs."""
+"""Read a job, and the captures of its programs, from the work folder of a script."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import SeenCall, SeenCompile
-from memprof.capture.capture_file import decoded_without_program
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program, sizes_of
-from memprof.capture.processes.handover import Handover
-from memprof.capture.processes.task import DUMP_FOLDER
-from memprof.capture.watching import records
-from memprof.capture.xla.plan import read_plan
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import decoded_without_program
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program, sizes_of
+from memprof.sources.jax.processes.handover import Handover
+from memprof.sources.jax.processes.task import DUMP_FOLDER
+from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.plan import read_plan
 from memprof.studies.watch.job import Job, job_of
 from memprof.studies.watch.programs import Compiled
 
-WITHOUT_LIMIT_FILE = "without_limit.hlo.pb"  # beside the dump: the program compiled without a limit of memory
+WITHOUT_LIMIT_FILE = "without_limit.hlo.pb"  # beside the dump: the program compiled without a memory limit
 
 
 def read_job(folder: Path, label: str, exit_code: int) -> Job:
-    """The job that a script has left in a work folder.
+    """Return the job that a script left in a work folder.
 
     Args:
-        exit_code: of the script; with 0 it has no error, whatever Python has printed.
+        exit_code: exit code of the script; with 0 it had no error, whatever Python printed.
     """
     calls = records.read_calls(folder)
     compiled = [_compiled(folder, seen, calls, place) for seen, place in records.read_compiles(folder)]
@@ -43,17 +43,17 @@ def read_job(folder: Path, label: str, exit_code: int) -> Job:
 
 
 def capture_of(compiled: Compiled, folder: Path) -> Capture:
-    """The capture of a program: with what is known of its call, or as far as the program alone tells.
+    """Return the capture of a program, with the details of its call or, without these, from the program alone.
 
     Raises:
-        MemprofError: XLA has left no plan of it.
+        MemprofError: XLA left no plan of it.
     """
     dump = compiled.folder / DUMP_FOLDER
     step = folder / records.STEP.format(compiled.seen.call)
     if compiled.call is not None and step.exists():
         handover = msgspec.msgpack.decode(step.read_bytes(), type=Handover)
         plan = read_plan(dump, compile_seconds=compiled.seen.seconds or 0.0)
-        with suppress(FileNotFoundError):  # it is of a device that the script ran on
+        with suppress(FileNotFoundError):  # missing if the target is the device that the script ran on
             plan = replace(plan, proto_without_limit=(compiled.folder / WITHOUT_LIMIT_FILE).read_bytes())
         return replace(handover, plan=plan).capture()
     (found,) = programs_in([dump])
@@ -62,7 +62,7 @@ def capture_of(compiled: Compiled, folder: Path) -> Capture:
 
 def _compiled(folder: Path, seen: SeenCompile, calls: Mapping[str, SeenCall], place: Path) -> Compiled:
     sizes = None
-    with suppress(MemprofError):  # the compile was still under way, or failed
+    with suppress(MemprofError):  # the compile had not finished, or failed
         (found,) = programs_in([place / DUMP_FOLDER])
         sizes = sizes_of(found)
     is_followed = (folder / records.STEP.format(seen.call)).exists()
@@ -77,7 +77,7 @@ def _compiled(folder: Path, seen: SeenCompile, calls: Mapping[str, SeenCall], pl
 
 
 def _roles(known: Capture) -> Mapping[Role, Mapping[str, int]]:
-    """How many arguments of each type are in each role."""
+    """Return the number of arguments of each type in each role."""
     found: dict[Role, Counter[str]] = {}
     for leaf in known.arguments:
         found.setdefault(leaf.role, Counter())[array_type(leaf.dtype, leaf.shape)] += 1
@@ -85,6 +85,6 @@ def _roles(known: Capture) -> Mapping[Role, Mapping[str, int]]:
 
 
 def known_of(folder: Path, seen: SeenCompile) -> Capture:
-    """What was known of a call before it was compiled."""
+    """Return the details of a call that were known before it was compiled."""
     step = (folder / records.STEP.format(seen.call)).read_bytes()
     return decoded_without_program(msgspec.msgpack.decode(step, type=Handover).lowered)

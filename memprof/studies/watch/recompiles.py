@@ -1,4 +1,4 @@
-"""Why a function was compiled more than once: what was new about its call, against the most similar one before it."""
+"""The reasons why a function was recompiled: how its call differed from the most similar earlier one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNKNOWN = "with the same types: arrays placed in another way, a setting of JAX,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompile:
-    """A reason why a function was compiled again.
+    """A reason why a function was recompiled.
 
     Attributes:
-        times: how many of its compiles are due to it.
-        reason: in a few words: `batch['x'] was float32[32,64], then float32[20,64]`.
+        times: number of its compiles for this reason.
+        reason: the reason in a few words: `batch['x'] was float32[32,64], then float32[20,64]`.
     """
 
     times: int
@@ -28,7 +28,7 @@ class Recompile:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is new in a call: names of arguments (none: see `text`), and what they are."""
+    """The differences of a call: the names of the changed arguments (if empty, see `text`), and their types."""
 
     names: tuple[str, ...]
     before: tuple[str, ...]
@@ -37,10 +37,10 @@ class _Change:
 
 
 def recompiles(calls: Sequence[SeenCall]) -> tuple[Recompile, ...]:
-    """Why a function was compiled again, the most frequent reason first.
+    """Return why a function was recompiled, most frequent reason first.
 
     Args:
-        calls: for which it was compiled, in order; one that stands there twice was compiled twice.
+        calls: the calls for which it was compiled, in order; a repeated call was compiled twice.
     """
     changes = [
         min((_change(call, before) for before in calls[:number]), key=lambda change: len(change.names))
@@ -69,7 +69,7 @@ def _values(types: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _reason(group: Sequence[_Change]) -> str:
-    """One sentence for all compiles in which the same arguments were new."""
+    """Return one sentence for all compiles in which the same arguments changed."""
     first = group[0]
     if not first.names:
         return first.text

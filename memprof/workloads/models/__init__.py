@@ -1,1 +1,1 @@
-"""The built-in workloads, a folder each, which exposes `WORKLOAD` and imports no jax before the model is built."""
+"""The built-in workloads. Each folder exposes `WORKLOAD`, and imports jax only when the model is built."""

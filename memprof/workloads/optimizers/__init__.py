@@ -1,1 +1,1 @@
-"""Optimizers: `catalogue.py` lists them by name, those of optax and ours; each of ours has a file here."""
+"""Optimizers: `catalogue.py` lists those of optax and memprof's own by name; each of our own has a file here."""

@@ -1,6 +1,6 @@
 r"""AdamW with both moments quantised to 8 bits, block by block.
 
-In each step the moments are made numbers again, updated as AdamW does in float32, used, and quantised:
+Each step dequantises the moments, updates them in float32 like AdamW, uses them, and quantises them again:
 
 .. math::
 
@@ -8,14 +8,14 @@ In each step the moments are made numbers again, updated as AdamW does in float3
     r_t &= \sqrt{\beta_2 \, Q^{-1}(r_{t-1})^2 + (1 - \beta_2) \, g_t^2} \\
     u_t &= \frac{m_t / (1 - \beta_1^t)}{r_t / \sqrt{1 - \beta_2^t} + \epsilon}
 
-In two points it is more careful than what was published, at the same number of bytes:
+It differs from the published version in two points, for more precision at the same number of bytes:
 
-- It keeps the root :math:`r` of the second moment, whose magnitudes spread half as wide. In a block of much larger ones
-  (such blocks hold the rows of rare tokens) a second moment could be lost beside a first moment that is not, and a step
-  without a gradient, divided by :math:`\epsilon` alone, would be enormous.
-- It rounds the root at random. A step changes it by a thousandth, the codes are hundredths apart: the nearest one would
-  most often be the old one, and a second moment that should grow would stay where it is. The random numbers are a hash
-  of the element's position and the number of the update, so that a run can be repeated.
+- It keeps the root :math:`r` of the second moment, whose magnitudes spread half as wide. Beside much larger values in
+  the same block (such blocks hold the rows of rare tokens), a second moment could round to zero while its first moment
+  does not. A step without a gradient, divided by :math:`\epsilon` alone, would then be enormous.
+- It rounds the root at random. A step changes it by a thousandth, but the codes are hundredths apart. The nearest code
+  would usually be the old one, and a growing second moment would not change. The random numbers are a hash of the
+  element's position and the number of the update, so that a run is reproducible.
 
 Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861.
 """
@@ -32,17 +32,18 @@ import optax
 from memprof.workloads.optimizers.blockwise import NEAREST, SIGNED, UNSIGNED, Code, dequantise, quantise
 
 Tree = Any
-MIN_QUANTISED_SIZE: Final = 4096  # as published: smaller tensors are a small part of the memory, and the most fragile
-_NO_SCALE = optax.MaskedNode()  # an empty tree: the leaf is kept in float32
+MIN_QUANTISED_SIZE: Final = 4096  # as published: smaller tensors use little memory, and are the most fragile
+_NO_SCALE = optax.MaskedNode()  # an empty tree: the leaf stays float32
 
 
 class ScaleByAdam8bitState(NamedTuple):
-    """Both moments, each as two trees of the parameters' structure, so that every leaf's path ends as its parameter's.
+    """Both moments, each as two trees of the parameters' structure, so that each leaf's path ends like its parameter's.
 
     Attributes:
         count: number of updates, int32 `()`.
-        mu, nu: first moment, and root of the second: int8 and uint8 of the parameter's shape; float32 for small ones.
-        mu_scale, nu_scale: float32 `(num_blocks,)`; nothing for small parameters.
+        mu, nu: first moment, and root of the second: int8 and uint8 of the parameter's shape; float32 for small
+            parameters.
+        mu_scale, nu_scale: float32 `(num_blocks,)`; empty for small parameters.
     """
 
     count: jax.Array
@@ -59,13 +60,13 @@ def adam8bit(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> optax.GradientTransformation:
-    """AdamW that keeps about 2.03 bytes for a parameter instead of 8.
+    """AdamW that keeps about 2.03 bytes of state per parameter instead of 8.
 
     Args:
         learning_rate: a number, or a schedule of the number of updates.
         b1: decay of the first moment.
         b2: decay of the second moment.
-        eps: is added to the root of the second moment.
+        eps: number that is added to the root of the second moment.
         weight_decay: decoupled, times the learning rate, of all parameters.
 
     Example:
@@ -84,7 +85,7 @@ def adam8bit(
 
 
 def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> optax.GradientTransformation:
-    """The part of `adam8bit` that keeps state. See there for the arguments."""
+    """Return the stateful part of `adam8bit`, which documents the arguments."""
 
     def init(params: optax.Params) -> ScaleByAdam8bitState:
         mu, mu_scale = _split(params, jax.tree.map(lambda param: _pack(jnp.zeros(param.shape), SIGNED), params))
@@ -118,7 +119,7 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
 
 
 def _pack(moment: jax.Array, code: Code, rounding: jax.Array | float = NEAREST) -> tuple[jax.Array, Tree]:
-    """Returns a moment as it is kept: codes and scales, or the small moment itself and nothing."""
+    """Return a moment in stored form: codes and scales, or a small moment itself and an empty tree."""
     return quantise(moment, code, rounding) if moment.size >= MIN_QUANTISED_SIZE else (moment, _NO_SCALE)
 
 
@@ -127,10 +128,10 @@ def _unpack(kept: jax.Array, scale: Tree, code: Code) -> jax.Array:
 
 
 def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
-    """Returns numbers from 0 to 1 that look random: float32, from each element's position and `count` alone.
+    """Return pseudorandom numbers from 0 to 1: float32, a function of only each element's position and `count`.
 
-    It is the mixer at the end of MurmurHash3: a few integer operations that fuse with what uses them, where a generator
-    of `jax.random` would cost more than the rest of the update.
+    This is the final mixer of MurmurHash3: a few integer operations that fuse with their users. A generator of
+    `jax.random` would cost more than the rest of the update.
     """
     position = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     mixed = position * jnp.uint32(0x9E3779B9) + count.astype(jnp.uint32) * jnp.uint32(0x7FEB352D)
@@ -146,7 +147,7 @@ def _split(like: Tree, pairs: Tree) -> tuple[Tree, Tree]:
 
 
 def _unzip(like: Tree, tuples: Tree, length: int) -> tuple[Tree, ...]:
-    """From a tree of tuples to a tuple of trees, each of the structure of `like`."""
+    """Convert a tree of tuples to a tuple of trees, each with the structure of `like`."""
     structure = jax.tree.structure(like)
     leaves = structure.flatten_up_to(tuples)
     return tuple(structure.unflatten([leaf[index] for leaf in leaves]) for index in range(length))

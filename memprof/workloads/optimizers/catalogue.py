@@ -1,12 +1,12 @@
-"""The optimizers by name: optax's, under the names that its users know, and ours, each of which has a file here.
+"""The optimizers by name: optax's, under the names that its users know, and memprof's own, each with a file here.
 
-Those of optax have its defaults but for the learning rate and, where an optimizer has one, the weight decay of the
-configuration. Two of them need a word:
+Optimizers of optax have optax's defaults, except for the learning rate and, if they have one, the weight decay, which
+come from the configuration. Two of them are special:
 
-- `adafactor` subtracts the decayed weights as they are, not times the learning rate as the others do, so that it gets
-  the product.
-- `muon` is for the weights of linear maps. Left alone it would take every parameter with two axes, and with scanned
-  layers those are the stacked biases, and not the stacked kernels. So it is given which parameters are matrices.
+- `adafactor` subtracts the decayed weights without multiplying by the learning rate, unlike the others. So it gets the
+  product as its weight decay.
+- `muon` is for the weights of linear maps. By default it would treat every parameter with two axes as one. With scanned
+  layers these are the stacked biases, not the stacked kernels. So it is told which parameters are matrices.
 
 This file imports neither jax nor optax before an optimizer is made, so that listing them stays quick.
 """
@@ -30,13 +30,13 @@ class Optimizer:
     """One optimizer.
 
     Attributes:
-        name: how the user writes it, after `opt=`; unique.
-        keeps: what it keeps for each parameter, in a few words.
-        state_cost: bytes of state for each float32 parameter, in words: `8`, `2.03`, `4 + 4/rows + 4/columns`.
+        name: its name, as the user writes it after `opt=`; unique.
+        keeps: the state that it keeps for each parameter, in a few words.
+        state_cost: bytes of state per float32 parameter, in words: `8`, `2.03`, `4 + 4/rows + 4/columns`.
         reference: where it is described.
-        decays_weights: whether `weight_decay` of the configuration applies. Where it does not, it is of no effect.
+        decays_weights: whether `weight_decay` of the configuration applies; otherwise it is ignored.
         create: makes it with the learning rate and weight decay of the configuration.
-        code: the expression that makes it, with a `learning_rate` and, where it decays weights, a `weight_decay`.
+        code: the expression that makes it, with a `learning_rate` and, if it decays weights, a `weight_decay`.
     """
 
     name: str
@@ -49,15 +49,16 @@ class Optimizer:
 
     @property
     def summary(self) -> str:
-        """What it costs and does, in one line."""
+        """Its cost and its state, in one line."""
         decay = "decays weights" if self.decays_weights else "no weight decay"
         return f"{self.state_cost} bytes a float32 parameter: {self.keeps}; {decay}"
 
     def state(self, params: Any) -> Any:
-        """Returns what it keeps for a pytree of parameters, as shapes and dtypes.
+        """Return its state for a pytree of parameters, as shapes and dtypes.
 
-        The optimizer itself says so. Imports jax and optax (1.3 s), but starts no device. A formula for each optimizer
-        would spare that, and would have to follow every change of optax; only a row with `opt=` needs to know.
+        The optimizer itself is evaluated. This imports jax and optax (1.3 s), but starts no device. A formula for each
+        optimizer would avoid the import, but would have to follow every change of optax, and only a row with `opt=`
+        needs the state.
         """
         import jax
 
@@ -74,10 +75,10 @@ def _of_optax(
     function: str | None = None,
     **options: object,
 ) -> Optimizer:
-    """An optimizer that a function of optax makes of the learning rate, the weight decay if it takes one, and options.
+    """Return an optimizer made by a function of optax, given the learning rate, any weight decay, and options.
 
     Args:
-        function: its name in optax, where that is not the optimizer's.
+        function: its name in optax, if it differs from the optimizer's.
     """
     function = function or name
 

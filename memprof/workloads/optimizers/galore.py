@@ -1,8 +1,8 @@
 r"""GaLore: Adam on gradients that are projected to a subspace of lower rank.
 
-For a matrix with gradient :math:`G` (m x n, m at most n), the projection :math:`P` is made of the leading r left
-singular vectors of the gradient, again every T updates. Adam sees the projected gradient, and its step is projected
-back:
+For a matrix with gradient :math:`G` (m x n, m at most n), the projection :math:`P` consists of the leading r left
+singular vectors of the gradient, recomputed every T updates. Adam sees the projected gradient, and its step is
+projected back:
 
 .. math::
 
@@ -10,12 +10,12 @@ back:
     R_t &= P^\top G_t \\
     u_t &= \alpha \, P \, \mathrm{Adam}(R_t)
 
-A tall matrix is projected from the right in the same way. Kept are mr numbers of the projection and 2nr of the moments
-instead of 2mn. Vectors, embedding tables, and matrices too narrow for it are updated by Adam as they are. In a stack of
-layers each has a projection of its own. A new projection leaves the moments as they are, as published.
+A tall matrix is projected from the right in the same way. The state is mr numbers of the projection and 2nr of the
+moments instead of 2mn. Vectors, embedding tables, and matrices that are too narrow are updated by plain Adam. In a
+stack of layers each layer has its own projection. A new projection leaves the moments unchanged, as published.
 
-It is ours, since the one of optax (from 0.2.7 on) takes matrices alone: of layers that a scan stacks it would keep the
-full moments.
+memprof has its own version because optax's (from 0.2.7 on) takes only matrices: for layers that a scan stacks it would
+keep the full moments.
 
 Reference: Zhao et al. 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection, arXiv:2403.03507.
 """
@@ -39,7 +39,7 @@ class ScaleByGaloreState(NamedTuple):
     """The projections, and Adam's state of the projected gradients. Its trees have the structure of the parameters.
 
     Attributes:
-        projection: `(..., shorter side, rank)` for each matrix, nothing for the other parameters.
+        projection: `(..., shorter side, rank)` for each matrix, empty for the other parameters.
         adam: moments of the projected gradients' shapes, and the number of updates.
     """
 
@@ -53,7 +53,7 @@ def galore(
     refresh_interval: int = 200,
     scale: float = 0.25,
 ) -> optax.GradientTransformation:
-    """Adam that keeps 2 to 3 bytes for each element of a matrix instead of 8.
+    """Adam that keeps 2 to 3 bytes of state per element of a matrix instead of 8.
 
     Args:
         learning_rate: a number, or a schedule of the number of updates.
@@ -76,7 +76,7 @@ def galore(
 
 
 def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.GradientTransformation:
-    """The part of `galore` that keeps state. See there for the arguments."""
+    """Return the stateful part of `galore`, which documents the arguments."""
     adam = optax.scale_by_adam()
 
     def init(params: optax.Params) -> ScaleByGaloreState:
@@ -123,16 +123,16 @@ def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.G
 
 
 def is_matrix(path: KeyPath, param: Any) -> bool:
-    """Whether a parameter is a weight matrix, in its last two axes; axes before these are a stack of layers.
+    """Whether a parameter is a weight matrix in its last two axes; axes before these are a stack of layers.
 
-    The shape alone cannot tell: the biases of scanned layers are stacked to two axes too, and an embedding table has
-    two axes but is no linear map. Hence the name that Flax gives to weights decides.
+    The shape is ambiguous: the biases of scanned layers also have two axes, and an embedding table has two axes but is
+    not a linear map. So the name that Flax gives to weights decides.
     """
     return jax.tree_util.keystr(path[-1:], simple=True) == "kernel" and len(param.shape) >= 2
 
 
 def projected_shapes(path: KeyPath, param: Any) -> tuple[Shape, Shape] | None:
-    """Returns the shapes of a parameter's projection and of its projected gradient; None where nothing is projected.
+    """Return the shapes of a parameter's projection and of its projected gradient; None if it is not projected.
 
     The shorter side is projected, to a quarter of its size: the ratio of the published 350M, 1B and 7B models.
 
@@ -150,7 +150,7 @@ def projected_shapes(path: KeyPath, param: Any) -> tuple[Shape, Shape] | None:
 
 
 def _leading_singular_vectors(gradient: jax.Array, projection: jax.Array) -> jax.Array:
-    """Returns as many singular vectors of the shorter side, largest first, as the projection has columns."""
+    """Return the leading singular vectors of the shorter side, largest first, as many as the projection has columns."""
     rank = projection.shape[-1]
     left, _, right = jnp.linalg.svd(gradient.astype(jnp.float32), full_matrices=False)
     vectors = left[..., :rank] if _is_wide(gradient) else _transposed(right[..., :rank, :])

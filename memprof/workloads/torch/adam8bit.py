@@ -1,8 +1,8 @@
 """AdamW with both moments in 8 bits, block by block, for PyTorch: the state of `workloads/optimizers/adam8bit.py`.
 
-Each block of 256 elements has a scale. The first moment and the root of the second are integers times that scale, and
-are rounded at random, so that a change smaller than one integer is not lost. Tensors of less than 4096 elements keep
-float32. The update is made parameter by parameter, with temporaries of one parameter at a time.
+Each block of 256 elements has a scale. The first moment and the root of the second are stored as integers times that
+scale. They are rounded at random, so that a change smaller than one integer is not lost. Tensors of less than 4096
+elements stay float32. The update goes parameter by parameter, so temporaries exist for one parameter at a time.
 
 Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861.
 """
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 _BLOCK = 256
-_SMALLEST = 4096  # as published: smaller tensors are a small part of the memory, and the most fragile
+_SMALLEST = 4096  # as published: smaller tensors use little memory, and are the most fragile
 _HIGHEST = {torch.int8: 127.0, torch.uint8: 255.0}
 
 
 class Adam8bit(torch.optim.Optimizer):
-    """AdamW that keeps about 2.03 bytes for a parameter instead of 8."""
+    """AdamW that keeps about 2.03 bytes of state per parameter instead of 8."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Adam8bit(torch.optim.Optimizer):
 
 
 def _load(state: dict[str, Any], name: str) -> Tensor:
-    """A moment as float32."""
+    """Return a moment as float32."""
     kept: Tensor = state[name]
     if f"{name}_scale" not in state:
         return kept.clone()
@@ -80,7 +80,7 @@ def _load(state: dict[str, Any], name: str) -> Tensor:
 
 
 def _save(state: dict[str, Any], name: str, moment: Tensor) -> None:
-    """Keep a moment in place of the one before."""
+    """Store a moment in place of the previous one."""
     kept: Tensor = state[name]
     if f"{name}_scale" not in state:
         kept.copy_(moment)

@@ -1,4 +1,4 @@
-"""A built-in workload as a step of PyTorch: model, optimizer, batch and loss, as a plan says."""
+"""Build a built-in workload as a PyTorch step from a plan: model, optimizer, batch and loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Batch = Mapping[str, Tensor]
 
 
 def build(plan: TorchPlan) -> TorchStepSpec:
-    """The step. Its model is made here, so it is to be called under fake tensors."""
+    """Return the step. This makes its model, so it must be called under fake tensors."""
     train_config = plan.train_config
     is_transformer = isinstance(plan.config, TransformerConfig)
     model: Any = (Transformer if is_transformer else MLP)(plan.config, train_config)
@@ -88,7 +88,7 @@ def _summed(decode: Any, hidden: Tensor, labels: Tensor) -> Tensor:
 
 
 def _batch(plan: TorchPlan, batch_size: int) -> dict[str, Tensor]:
-    """A batch of the workload, shapes alone."""
+    """Return the shapes of a batch of the workload."""
     config = plan.config
     if not isinstance(config, TransformerConfig):
         return {"inputs": torch.empty(batch_size, config.input_size), "labels": _integers(batch_size)}
@@ -103,7 +103,7 @@ def _batch(plan: TorchPlan, batch_size: int) -> dict[str, Tensor]:
 
 
 def _integers(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.int64)  # the type of PyTorch's indices
+    return torch.empty(shape, dtype=torch.int64)  # PyTorch's index type
 
 
 def _optimizer(plan: TorchPlan, model: Any) -> Any:
@@ -121,6 +121,6 @@ def _optimizer(plan: TorchPlan, model: Any) -> Any:
     decay = {"weight_decay": config.weight_decay} if config.optimizer in ("adamw", "adafactor") else {}
     kernels: dict[str, bool | None] = {"fused": True}
     if not plan.fused:
-        # None: PyTorch's own choice, which is foreach on a GPU.
+        # None leaves the choice to PyTorch, which uses foreach on a GPU.
         kernels = {"foreach": None if plan.foreach else False}
     return optimizers[config.optimizer](model.parameters(), lr=config.learning_rate, **kernels, **decay)

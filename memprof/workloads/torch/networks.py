@@ -1,6 +1,6 @@
 """The models in PyTorch, with the parameters of those in JAX: `layers.0.attention.qkv.weight` for `.../qkv/kernel`.
 
-They compute what the Flax models compute. Precision is left to autocast, as PyTorch's users do.
+They compute the same functions as the Flax models. Precision is left to autocast, as PyTorch's users do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
 
 
 def _checkpointed(function: Callable[..., Tensor], *args: Any, products_kept: bool = False) -> Tensor:
-    """Evaluate a function, and again in the backward pass in place of keeping its intermediate values."""
+    """Call a function whose intermediate values the backward pass recomputes instead of keeping them."""
     kept: dict[str, Any] = {}
     if products_kept:
         kept["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _PRODUCTS)
@@ -137,7 +137,7 @@ class Transformer(nn.Module):
         self._train_config = train_config
 
     def encode(self, inputs: Tensor, input_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor:
-        """The normalised residual stream, `(batch, length, hidden_size)`."""
+        """Return the normalised residual stream, `(batch, length, hidden_size)`."""
         length = inputs.shape[1]
         hidden = self.token_embedding(inputs) + self.position_embedding.weight[:length]
         hidden = self.embedding_dropout(hidden)
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
         return result
 
     def decode(self, hidden: Tensor) -> Tensor:
-        """The logits, float32, of a residual stream, or of tokens of it."""
+        """Return the logits, float32, of a residual stream or of some of its tokens."""
         if self._config.task == "classification":
             hidden = self.pooler_dropout(torch.tanh(self.pooler(hidden[:, 0])))
         elif self._config.tied_embeddings:
@@ -164,7 +164,7 @@ class Transformer(nn.Module):
         return self.decode(self.encode(inputs, input_mask, attention_mask))
 
     def _allowed(self, inputs: Tensor, input_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-        """What may be attended to, `(batch or 1, 1, queries, keys)`; None: everything, or what the kernel masks."""
+        """Return the mask, `(batch or 1, 1, queries, keys)`; None if all is allowed, or the kernel applies the mask."""
         masks = []
         is_fused = self._train_config.attention_kernel == "flash"
         if self._config.causal and not (is_fused and input_mask is None and attention_mask is None):

@@ -1,8 +1,8 @@
-"""From names to a step of PyTorch: the same workloads, presets and techniques as in JAX, and PyTorch's own.
+"""Build a PyTorch step from names: the same workloads, presets and techniques as in JAX, and PyTorch's own techniques.
 
     plan("transformer", preset="tiny", overrides=(), techniques="bf16+remat").make_spec()
 
-Whatever is wrong with a name or a value is found by `plan`, before torch is imported.
+`plan` reports every wrong name and value before torch is imported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from memprof.workloads.train_config import TrainConfig, require, technique_field
 
 # Zero gradients in place between steps, which keeps their memory; the default sets them to None.
 ZERO_GRADS = "zero-grads"
-# Update parameter by parameter; the default, foreach, updates all at once and has temporaries of all.
+# Update parameter by parameter. The default, foreach, updates all at once and has temporaries of all.
 NO_FOREACH = "no-foreach"
-# Autograd keeps the input of softmax beside its result, as up to PyTorch 1.10; since 1.11 it keeps the result alone.
+# Autograd keeps the input of softmax beside its result, as up to PyTorch 1.10; since 1.11 it keeps only the result.
 SOFTMAX_INPUT = "softmax-input"
 # Update all parameters in one kernel, which has no temporaries and counts its steps on the device.
 FUSED = "fused"
@@ -32,10 +32,10 @@ SAVE_ON_CPU = "save-on-cpu"
 OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH, SOFTMAX_INPUT, FUSED, SAVE_ON_CPU)
 _FUSED_OPTIMIZERS = ("adagrad", "adam", "adamw", "sgd")
 
-# The optimizers of `memprof list optimizers` that PyTorch has too; adam8bit is ours.
+# The optimizers of `memprof list optimizers` that PyTorch has too; adam8bit is memprof's own.
 OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "rmsprop", "sgd")
 _MODELS = ("mlp", "transformer")
-# Fields that techniques set, and PyTorch's step honours. It updates in place: donation is what it does anyway.
+# Fields that techniques set and PyTorch's step honours. It updates in place, which has the effect of donation.
 _HONOURED = frozenset(
     {
         *("compute_dtype", "param_dtype", "loss_scaling", "donate", "num_minibatches", "accumulation"),
@@ -53,8 +53,8 @@ class TorchPlan:
     Attributes:
         workload: `mlp` or `transformer`.
         config: the model's configuration, as in JAX.
-        train_config: the training configuration, of which the fields in `_HONOURED` count.
-        techniques: as the user wrote them.
+        train_config: the training configuration; only the fields in `_HONOURED` have an effect.
+        techniques: techniques as the user wrote them.
     """
 
     workload: str
@@ -70,17 +70,17 @@ class TorchPlan:
 
     @property
     def foreach(self) -> bool:
-        """Whether the optimizer works on all parameters at once."""
+        """Whether the optimizer updates all parameters at once."""
         return NO_FOREACH not in self.techniques
 
     @property
     def fused(self) -> bool:
-        """Whether the optimizer is one kernel."""
+        """Whether the optimizer is one fused kernel."""
         return FUSED in self.techniques
 
     @property
     def save_on_cpu(self) -> bool:
-        """Whether autograd saves on the host."""
+        """Whether autograd saves tensors on the host."""
         return SAVE_ON_CPU in self.techniques
 
     @property
@@ -89,11 +89,11 @@ class TorchPlan:
         return SOFTMAX_INPUT in self.techniques
 
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
-        """All choices as one flat dictionary, for the report."""
+        """Return all choices as one flat dictionary, for the report."""
         return {"preset": self.preset, **dataclasses.asdict(self.config), **dataclasses.asdict(self.train_config)}
 
     def make_spec(self) -> TorchStepSpec:
-        """The step. To be called under fake tensors, for it makes the model."""
+        """Return the step. This makes the model, so it must be called under fake tensors."""
         from memprof.workloads.torch.build import build
 
         return build(self)
@@ -104,12 +104,12 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
 
     Args:
         workload: name of a built-in workload.
-        preset: one of its presets; None: its default.
-        overrides: texts `field=value`.
-        techniques: labels joined with `+`; empty for none.
+        preset: name of one of its presets; None means its default.
+        overrides: `field=value` texts.
+        techniques: labels joined by `+`; empty for none.
 
     Raises:
-        MemprofError: a name or a value is wrong, or PyTorch has no such technique.
+        MemprofError: a name or a value is wrong, or PyTorch lacks the technique.
     """
     found = registry.workload(workload)
     if found.name not in _MODELS:

@@ -1,8 +1,8 @@
-"""A training script of PyTorch that names no step: it is traced, as it is, in a process of its own.
+"""A PyTorch training script that names no step: it is traced unchanged, in its own process.
 
     capture = trace_in_child(TorchScript(reference=parse("train.py")), target)
 
-What the script prints goes to stderr.
+The script's output goes to stderr.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.processes.process_tree import die_with
-from memprof.capture.targets.resolve import option_of, resolve
-from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.processes.process_tree import die_with
+from memprof.sources.jax.targets.resolve import option_of, resolve
+from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.workloads.overrides import split_override
 from memprof.workloads.user.reference import SCRIPT, Reference
 from memprof.workloads.user.script_source import prepare
@@ -32,12 +32,12 @@ _CAPTURE, _ERROR = "script.memprof", "error.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchScript:
-    """A script, and what it is given.
+    """A script and its inputs.
 
     Attributes:
         reference: the file or the module.
-        overrides: texts `name=value`: its constants at top level, or else its own options.
-        arguments: for its `sys.argv`.
+        overrides: `name=value` texts: its constants at top level, or else its own options.
+        arguments: arguments for its `sys.argv`.
     """
 
     reference: Reference
@@ -46,11 +46,11 @@ class TorchScript:
 
 
 def trace_in_child(script: TorchScript, target: Target) -> Capture:
-    """Trace a script in a process of its own.
+    """Trace a script in its own process.
 
     Raises:
-        MemprofError: PyTorch is not installed, or the script cannot be traced, or was ended by a signal.
-        WorkloadError: it failed, or ended itself.
+        MemprofError: PyTorch is not installed, or the script cannot be traced, or a signal ended it.
+        WorkloadError: the script failed, or exited.
     """
     where = script.reference
     asked = {
@@ -79,7 +79,7 @@ def trace_in_child(script: TorchScript, target: Target) -> Capture:
 
 
 def _trace(folder: Path, asked: dict[str, object]) -> None:
-    """What the process does. It ends itself, for the script stands still in it."""
+    """Run the traced script in the child. The process ends itself, because the script stays suspended in it."""
     path = asked["path"]
     where = Reference(module=str(asked["module"]), path=None if path is None else Path(str(path)), name=SCRIPT)
     arguments, overrides = asked["arguments"], asked["overrides"]

@@ -1,4 +1,4 @@
-"""The user's own step of PyTorch: what a reference names, made under fake tensors."""
+"""The user's own PyTorch step: the object of a reference, made under fake tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from memprof.workloads.user.reference import Reference, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchReference:
-    """What the user's code is to give.
+    """A request for a step in the user's code.
 
     Attributes:
         reference: names a function that returns a `TorchStepSpec`.
-        overrides: texts `name=value` for the parameters of that function.
-        arguments: for the code's `sys.argv`.
+        overrides: `name=value` texts for the parameters of that function.
+        arguments: arguments for the code's `sys.argv`.
     """
 
     reference: Reference
@@ -28,11 +28,11 @@ class TorchReference:
     arguments: Sequence[str] = ()
 
     def make_spec(self) -> TorchStepSpec:
-        """Import the user's code and call the function. To be called under fake tensors.
+        """Import the user's code and call the function. This must be called under fake tensors.
 
         Raises:
-            MemprofError: the reference names something else, or a parameter is wrong.
-            Exception: whatever the user's code raises.
+            MemprofError: the reference names another kind of object, or a parameter is wrong.
+            Exception: any error of the user's code.
         """
         label = self.reference.label
         found = load(self.reference, self.arguments)
@@ -48,7 +48,7 @@ class TorchReference:
 
 
 def _values(function: Any, overrides: Sequence[str], label: str) -> dict[str, Any]:
-    """The values of the function's parameters that the user sets."""
+    """Return the values of the function's parameters that the user sets."""
     parameters = inspect.signature(function).parameters
     annotations = inspect.get_annotations(function, eval_str=True)
     values: dict[str, Any] = {}

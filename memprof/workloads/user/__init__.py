@@ -1,5 +1,5 @@
 """The user's own code: `train.py:step_spec` becomes a step to profile.
 
-`reference.py` finds the object that is named, `train_spec.py` is what a user gives to have techniques tried on their
-loss, `build.py` makes the step, in the child process.
+`reference.py` finds the named object. `train_spec.py` defines the record that lets users try techniques on their own
+loss. `build.py` builds the step in the child process.
 """

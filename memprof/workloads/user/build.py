@@ -1,4 +1,4 @@
-"""From a reference to the user's code to the step that is profiled. Runs in the child process."""
+"""Build the profiled step from a reference to the user's code. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.targets.resolve import DEVICES
-from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name
+from memprof.sources.jax.targets.resolve import DEVICES
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
 from memprof.workloads.overrides import parse_value
@@ -22,22 +22,22 @@ from memprof.workloads.user.reference import Reference, load
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-_MESH = "mesh"  # the parameter of the user's function that gets one
-# Of the technique-owned fields that are for a model, those that can be applied around a loss.
+_MESH = "mesh"  # the parameter of the user's function that receives a mesh
+# The technique-owned model fields that can be applied around a loss.
 _HONOURS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserStep:
-    """What the user's code is to give: a reference that holds in any folder, and what to make of what it names.
+    """A request for a step in the user's code: a reference that is valid in any folder, and the choices to apply.
 
     Attributes:
         reference: names a `StepSpec`, a `TrainSpec` or a function that returns one.
         overrides: names and texts for the parameters of that function.
-        techniques: all but options of the compiler need a `TrainSpec`.
-        roles: by path prefix, over those that the spec gives.
-        arguments: for the code's `sys.argv`.
-        program: of a server, the number of the program that is meant; None for a single step.
+        techniques: the applied techniques; all except compiler options need a `TrainSpec`.
+        roles: roles by path prefix; they override those of the spec.
+        arguments: arguments for the code's `sys.argv`.
+        program: number of the server's program; None for a single step.
     """
 
     imports: ClassVar[tuple[str, ...]] = ()
@@ -50,16 +50,16 @@ class UserStep:
     program: int | None = None
 
     def build(self, target: Target | None = None) -> StepSpec:
-        """The step.
+        """Return the step.
 
         Args:
-            target: what was asked for; where it is a mesh, the user's function gets that as its parameter `mesh`, and
-                the step that is built around a loss is shared by its devices.
+            target: the requested target. If it is a mesh, the user's function receives it as its parameter `mesh`, and
+                a step that is built around a loss is shared by its devices.
 
         Raises:
-            MemprofError: for whatever is wrong with the choices, in one sentence.
+            MemprofError: a choice is wrong; the message is one sentence.
         """
-        from memprof.capture.targets.mesh import mesh_of
+        from memprof.sources.jax.targets.mesh import mesh_of
         from memprof.workloads.user.serving_spec import ServingSpec
         from memprof.workloads.user.train_spec import TrainSpec
 
@@ -67,7 +67,7 @@ class UserStep:
         if where.is_script:
             return self._of_script()
         found = load(where, self.arguments)
-        mesh = mesh_of(target)  # after the user's code was imported, which may still configure JAX
+        mesh = mesh_of(target)  # after the import of the user's code, which may still configure JAX
         spec, config = _make_spec(found, self.overrides, where.label, mesh)
         if self.program is not None:
             spec = _program(spec, self.program, where)
@@ -94,7 +94,7 @@ class UserStep:
 
 
 def _program(spec: Any, number: int, where: Reference) -> StepSpec:
-    """One program of what must be a server."""
+    """Return one program of a server; raise `MemprofError` if the spec is not a server."""
     from memprof.workloads.user.serving_spec import ServingSpec
 
     if not isinstance(spec, ServingSpec):
@@ -106,7 +106,7 @@ def _program(spec: Any, number: int, where: Reference) -> StepSpec:
 
 
 def unchangeable(where: Reference) -> str:
-    """A sentence about a step as it is under techniques."""
+    """Return a sentence that says that techniques cannot change a finished step."""
     kind = "script, whose step stays" if where.is_script else "StepSpec, a step"
     return (
         f"{where} is a {kind} as it is, which techniques cannot change: give a TrainSpec (loss, parameters,"
@@ -115,7 +115,7 @@ def unchangeable(where: Reference) -> str:
 
 
 def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], where: Reference) -> StepSpec:
-    """A step as it is, under techniques that concern its compile alone."""
+    """Return a finished step under techniques that only affect its compile."""
     if any(set(each.technique.sets) != {"compiler_options"} for each in applied):
         raise MemprofError(unchangeable(where))
     options = apply_techniques(TrainConfig(), applied).compiler_option_values()
@@ -129,10 +129,10 @@ def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], 
 def _make_spec(
     found: Any, overrides: Sequence[tuple[str, str]], label: str, mesh: Mesh | None
 ) -> tuple[Any, dict[str, Any]]:
-    """The spec, made by calling what was found if it is a function, and the values of the function's parameters."""
+    """Return the spec, from a call if the found object is a function, and the values of the function's parameters."""
     from memprof.workloads.user.returns import check_returns_step
 
-    if not callable(found):  # a spec, or something that is none
+    if not callable(found):  # a spec, or an unrelated object
         if overrides:
             raise MemprofError(f"{label} is no function, so it has no parameters that --set could change")
         return found, {}
@@ -171,7 +171,7 @@ def _named(mesh: Mesh, label: str) -> Mesh:
 
 
 def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
-    """The type of a parameter: its annotation, else that of its default; a text where neither says."""
+    """Return the type of a parameter: its annotation, else the type of its default; `str` if it has neither."""
     annotation = inspect.get_annotations(function, eval_str=True).get(parameter.name)
     if annotation is not None:
         return annotation

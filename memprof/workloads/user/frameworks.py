@@ -1,4 +1,4 @@
-"""Which framework a script is written with, by its imports. Nothing of it runs."""
+"""Detect the framework that a script is written with, by its imports, without running it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MOST_FILES = 200
 
 
 def is_of_torch(text: str) -> bool:
-    """Whether a reference, such as `train.py` or `train.py:NAME`, is to code that imports PyTorch and no JAX."""
+    """Whether a reference, such as `train.py` or `train.py:NAME`, names code that imports PyTorch and not JAX."""
     if not is_reference(text):
         return False
     try:
         where = parse(text)
-    except MemprofError:  # it is said when the reference is used
+    except MemprofError:  # reported when the reference is used
         return False
     return trains_with_torch(where.path if where.path is not None else file_of(where.module))
 
 
 def trains_with_torch(script: Path | None) -> bool:
-    """Whether a script, with the files beside it that it imports, imports PyTorch and no JAX."""
+    """Whether a script, with the files beside it that it imports, imports PyTorch and not JAX."""
     if script is None:
         return False
     found: set[str] = set()
@@ -44,7 +44,7 @@ def trains_with_torch(script: Path | None) -> bool:
 
 
 def file_of(module: str, folder: Path | None = None) -> Path | None:
-    """The file of a module beneath a folder, the working folder by default; None if it has none there."""
+    """Return the file of a module in a folder (default: the working folder); None if it has no file there."""
     place = (folder or Path.cwd()).joinpath(*module.split("."))
     candidates = place.with_name(f"{place.name}.py"), place / "__main__.py", place / "__init__.py"
     return next((each for each in candidates if each.is_file()), None)
@@ -53,7 +53,7 @@ def file_of(module: str, folder: Path | None = None) -> Path | None:
 def _imports(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # running it says so
+    except (OSError, SyntaxError, ValueError):  # reported when the script runs
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,6 +1,6 @@
-"""`PATH.py:NAME` and `package.module:NAME`: the object in the user's code that such a reference names.
+"""References to objects in the user's code: `PATH.py:NAME` and `package.module:NAME`.
 
-Importing runs the user's code, so `load` is for the child process; `parse` is quick and finds mistakes before.
+Importing runs the user's code, so only the child process calls `load`. `parse` is quick and finds mistakes earlier.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPECS = {_STEP_SPEC, "TrainSpec"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A file or a module, and the name of an object in it: `__main__`, if it runs as a script instead."""
+    """A file or a module, and the name of an object in it; the name is `__main__` if it runs as a script."""
 
     module: str
     path: Path | None
@@ -42,13 +42,13 @@ class Reference:
 
     @property
     def label(self) -> str:
-        """What the reports call it: `train:step_spec`."""
+        """Its name in reports: `train:step_spec`."""
         place = self.path.stem if self.path else self.module
         return place if self.is_script else f"{place}:{self.name}"
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names something in the user's code, and no workload of memprof."""
+    """Whether a text names an object in the user's code, not a workload of memprof."""
     return ":" in text or text.endswith(".py")
 
 
@@ -56,10 +56,10 @@ def parse(text: str, *, default: str = _DEFAULT_NAME) -> Reference:
     """Read a reference. A file without a name means its `step_spec`, or the script itself if it has none.
 
     Args:
-        default: the name that is meant in place of `step_spec`.
+        default: the name that is used instead of `step_spec`.
 
     Raises:
-        MemprofError: there is no such file, or the text is no reference.
+        MemprofError: there is no such file, or the text is not a reference.
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", default)
     if not name.isidentifier():
@@ -69,7 +69,7 @@ def parse(text: str, *, default: str = _DEFAULT_NAME) -> Reference:
             raise MemprofError(f"'{text}' is neither path/to/file.py:NAME nor package.module:NAME")
         return Reference(module=place, path=None, name=name)
     path = Path(place)
-    if not os.path.isfile(place):  # of a name that is too long, `Path` raises an error
+    if not os.path.isfile(place):  # `Path` raises an error for a name that is too long
         raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
     if ":" not in text and not _has(path, default):
         name = SCRIPT
@@ -77,7 +77,7 @@ def parse(text: str, *, default: str = _DEFAULT_NAME) -> Reference:
 
 
 def _has(path: Path, name: str) -> bool:
-    """Whether a file seems to define a name; one that Python cannot read says so when it is imported."""
+    """Whether a file seems to define a name. A file that Python cannot read is reported when it is imported."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -88,12 +88,12 @@ def _has(path: Path, name: str) -> bool:
 
 
 def names_step(reference: Reference) -> bool:
-    """Whether a reference names a step as it is: a script, a `StepSpec`, or a function that seems to make one."""
+    """Whether a reference names a finished step: a script, a `StepSpec`, or a function that seems to make one."""
     if reference.is_script or reference.path is None:
         return reference.is_script
     try:
         body = ast.parse(reference.path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):  # importing it says so
+    except (OSError, SyntaxError, ValueError):  # reported when it is imported
         return False
     for statement in body:
         if isinstance(statement, ast.FunctionDef) and statement.name == reference.name:
@@ -106,7 +106,7 @@ def names_step(reference: Reference) -> bool:
 
 
 def _identifiers(node: ast.AST | None) -> set[str]:
-    """The names and attributes in a piece of code; those of annotations that are texts, too."""
+    """Return the names and attributes in a piece of code, including those in string annotations."""
     parts = [] if node is None else ast.walk(node)
     texts = (getattr(part, "id", getattr(part, "attr", getattr(part, "value", None))) for part in parts)
     return {text.rpartition(".")[2] for text in texts if isinstance(text, str)}
@@ -116,11 +116,11 @@ def load(reference: Reference, arguments: Sequence[str]) -> Any:
     """Import the user's code, as `python PATH.py ARGUMENTS` would find it, and return the object.
 
     Args:
-        arguments: what the code finds in `sys.argv` after its own name.
+        arguments: the entries of `sys.argv` after the program's name.
 
     Raises:
         MemprofError: the module has no such object.
-        Exception: whatever importing it raises.
+        Exception: any error of the import.
     """
     sys.argv = [str(reference.path or reference.module), *arguments]
     sys.path.insert(0, str(reference.path.parent if reference.path else Path.cwd()))
@@ -143,7 +143,7 @@ def _import_file(reference: Reference) -> ModuleType:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """What the module itself defines and a reference can name: functions and specs."""
+    """Return the names in the module's own code that a reference can use: functions and specs."""
     return [
         name
         for name, value in vars(module).items()

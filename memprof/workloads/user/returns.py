@@ -1,8 +1,8 @@
-"""Whether a function of the user's returns a step, as far as can be told without calling it.
+"""Decide whether a user's function returns a step without calling it.
 
-`memprof run train.py:main` must not train: what a function does is only known once it has run, so it is called where
-its annotation says that it returns a `StepSpec` or a `TrainSpec`, or where its code, or that of a function which it
-names, has to do with one.
+`memprof run train.py:main` must not train, and only a call shows what a function does. So a function is only called if
+its annotation says that it returns a `StepSpec` or a `TrainSpec`, or if its code, or that of a function that it names,
+uses one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.serving_spec import ServingSpec
 from memprof.workloads.user.train_spec import TrainSpec
 
 _SPECS = (StepSpec, TrainSpec, ServingSpec)
 _NAMES = frozenset(spec.__name__ for spec in _SPECS)
-_DEEPEST = 5  # functions that call one another
+_DEEPEST = 5  # depth of calls between functions
 
 
 def check_returns_step(function: Callable[..., Any], label: str) -> None:
-    """Raises `MemprofError`, in one sentence that says what to write, unless a function is known to return a step."""
+    """Raise `MemprofError`, with one sentence that says what to write, unless a function is known to return a step."""
     says = _says(function)
     if says is None:
         says = _names_spec(function, depth=0, seen=set())
@@ -37,7 +37,7 @@ def check_returns_step(function: Callable[..., Any], label: str) -> None:
 
 
 def _says(function: Callable[..., Any]) -> bool | None:
-    """What the annotation says; None: there is none, or one that leaves it open."""
+    """Return whether the annotation names a spec; None if it is missing or leaves this open."""
     annotation = inspect.signature(function).return_annotation
     if annotation in (inspect.Signature.empty, Any, object):
         return None
@@ -77,13 +77,13 @@ def _is_the_users(value: Any) -> bool:
 
 
 def _names_in(code: CodeType) -> set[str]:
-    """The names of globals and attributes, those of functions within it included."""
+    """Return the names of globals and attributes, including those in nested functions."""
     inner = (_names_in(each) for each in code.co_consts if isinstance(each, CodeType))
     return {*code.co_names, *code.co_freevars}.union(*inner)
 
 
 def _values(function: FunctionType, names: set[str]) -> Iterator[Any]:
-    """What those of the names stand for that are globals, attributes of modules that are, or of the enclosing scope."""
+    """Yield the objects behind names: globals, attributes of modules among them, and closure variables."""
     found = [function.__globals__[name] for name in names if name in function.__globals__]
     yield from found
     for module in found:
@@ -92,5 +92,5 @@ def _values(function: FunctionType, names: set[str]) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # it is not filled yet
+        except ValueError:  # the cell is still empty
             continue

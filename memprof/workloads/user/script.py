@@ -1,8 +1,8 @@
 """The training step of a script that names none: the script runs until it calls that step.
 
-It runs in a greenlet of its own, which then stands still for good, as if its step took forever: no `except`, `finally`
-or `atexit` of the script sees that memprof goes on alone. Whoever has called `training_call` ends its process with
-`os._exit`.
+The script runs in its own greenlet, which is then suspended for good, as if its step took forever. No `except`,
+`finally` or `atexit` of the script notices that memprof continues alone. The caller of `training_call` must end its
+process with `os._exit`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from greenlet import greenlet
 
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.flops import has_backward_pass
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import WorkloadError
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.flops import has_backward_pass
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.reference import Reference
 from memprof.workloads.user.script_source import prepare
 
-_standing_still: list[greenlet] = []  # Python raises an error in a greenlet that nothing refers to any more
+_standing_still: list[greenlet] = []  # keeps references: Python raises an error in a greenlet that is garbage-collected
 
 
 def is_standing_still() -> bool:
-    """Whether a script of this process was left in the middle of a call, so that Python must not end by itself."""
+    """Whether a script of this process is suspended in the middle of a call, so that Python must not exit normally."""
     return bool(_standing_still)
 
 
@@ -33,13 +33,13 @@ def training_call(where: Reference, arguments: Sequence[str], overrides: Sequenc
 
     Args:
         where: the file, or the module as for `python -m`.
-        arguments: for its `sys.argv`.
-        overrides: names and texts: of constants at its top level, or else of its own options.
+        arguments: arguments for its `sys.argv`.
+        overrides: names and texts of constants at its top level, or else of its own options.
 
     Raises:
         MemprofError: it has no such constant and no such option.
-        WorkloadError: it has ended, or ended itself, without such a call.
-        Exception: whatever it raises.
+        WorkloadError: it ended, or exited, without such a call.
+        Exception: any error of the script.
     """
     script_source = prepare(where, arguments, overrides)
     main = greenlet.getcurrent()

@@ -1,6 +1,7 @@
-"""The source of a script that runs as `__main__`: found, changed by `--set`, and described by its own choices.
+"""Find the source of a script that runs as `__main__`, change it by `--set`, and describe it by its own choices.
 
-It knows no framework: `script.py` runs a script that trains with JAX, `workloads/torch/script.py` one with PyTorch.
+It is independent of the framework: `script.py` runs a script that trains with JAX, `workloads/torch/script.py` one with
+PyTorch.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from memprof.capture.own_attributes import own
 from memprof.errors import MemprofError
+from memprof.sources.jax.own_attributes import own
 from memprof.workloads.overrides import parse_value
 from memprof.workloads.user.reference import Reference
 
@@ -31,7 +32,7 @@ class PreparedScript:
     """A script, ready to run as `__main__`.
 
     Attributes:
-        parsed: what `argparse` has parsed; filled under `noted`.
+        parsed: values that `argparse` has parsed; recorded under `noted`.
     """
 
     code: CodeType
@@ -42,11 +43,11 @@ class PreparedScript:
     _contexts_before: tuple[Any, ...]
 
     def run(self) -> None:
-        """Run it. Raises whatever it raises."""
+        """Run it, and raise any error of the script."""
         exec(self.code, self.module.__dict__)
 
     def config(self) -> dict[str, _Plain]:
-        """Its constants, and its options as they were parsed: what a report says of it."""
+        """Return its constants and its parsed options, for reports."""
         config = {**_constants(self._tree, self.module), **self.parsed, **_of_absl(self._path)}
         for context in _contexts():
             if context not in self._contexts_before:
@@ -55,7 +56,7 @@ class PreparedScript:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what `argparse` parses meanwhile."""
+        """Record the values that `argparse` parses in this context."""
         parse = argparse.ArgumentParser.parse_known_args
 
         def parse_known_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
@@ -75,12 +76,12 @@ def prepare(where: Reference, arguments: Sequence[str], overrides: Sequence[tupl
 
     Args:
         where: the file, or the module as for `python -m`.
-        arguments: for its `sys.argv`.
-        overrides: names and texts: of constants at its top level, or else of its own options.
+        arguments: arguments for its `sys.argv`.
+        overrides: names and texts of constants at its top level, or else of its own options.
 
     Raises:
         MemprofError: it has no such constant and no such option.
-        SyntaxError: of the script.
+        SyntaxError: the script has a syntax error.
     """
     source, path, specification = _source(where)
     tree = ast.parse(source, path)
@@ -93,7 +94,7 @@ def prepare(where: Reference, arguments: Sequence[str], overrides: Sequence[tupl
 
 
 def _source(where: Reference) -> tuple[bytes, str, ModuleSpec | None]:
-    """The source of a script, its file, and for a module what Python knows of it."""
+    """Return the source of a script, its file and, for a module, its spec."""
     if where.path is not None:
         sys.path.insert(0, str(where.path.parent))
         return where.path.read_bytes(), str(where.path), None
@@ -107,7 +108,7 @@ def _source(where: Reference) -> tuple[bytes, str, ModuleSpec | None]:
 
 
 def _as_main(path: str, specification: ModuleSpec | None) -> ModuleType:
-    """A module that is `__main__`, as Python makes it for a script."""
+    """Return a module that is `__main__`, as Python makes it for a script."""
     module = ModuleType("__main__")
     module.__file__, module.__spec__ = path, specification
     if specification is not None:
@@ -117,7 +118,7 @@ def _as_main(path: str, specification: ModuleSpec | None) -> ModuleType:
 
 
 def _literals(tree: ast.Module) -> Iterator[tuple[str, ast.Assign | ast.AnnAssign, _Plain]]:
-    """The assignments of numbers, texts and truth values to a name at the top level."""
+    """Yield the top-level assignments of numbers, texts and booleans to a name."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
@@ -135,7 +136,7 @@ def _literals(tree: ast.Module) -> Iterator[tuple[str, ast.Assign | ast.AnnAssig
 
 
 def _set(tree: ast.Module, source: bytes, overrides: Sequence[tuple[str, str]], where: str) -> Iterator[str]:
-    """Set constants of a script to other values; what is none of them is an option, and is returned for `sys.argv`."""
+    """Set constants of a script to other values; yield every other override as an option for `sys.argv`."""
     for name, text in overrides:
         found = [(node, value) for each, node, value in _literals(tree) if each == name]
         for node, value in found:
@@ -145,7 +146,7 @@ def _set(tree: ast.Module, source: bytes, overrides: Sequence[tuple[str, str]], 
 
 
 def _option(name: str, source: str, where: str) -> str:
-    """How a script spells an option, by its source."""
+    """Return a script's spelling of an option, found in its source."""
     spellings = (name, name.replace("_", "-"))
     for spelling in spellings:
         if re.search(rf"""["']--{re.escape(spelling)}\b(?![-_])""", source):
@@ -165,14 +166,14 @@ def _constants(tree: ast.Module, module: ModuleType) -> dict[str, _Plain]:
 
 
 def _contexts() -> list[Any]:
-    """The commands that run: Click's, and those of the Click that is a part of Typer (0.29)."""
+    """Return the current command contexts: Click's, and those of the Click inside Typer (0.29)."""
     modules = (sys.modules.get(name) for name in ("click", "typer._click.globals"))
     found = [module.get_current_context(silent=True) for module in modules if module is not None]
     return [each for each in found if each is not None]
 
 
 def _of_absl(path: str) -> dict[str, _Plain]:
-    """The flags of absl that the script itself defines."""
+    """Return the absl flags that the script itself defines."""
     flags: Any = own(sys.modules.get("absl.flags"), "FLAGS")
     defined = () if flags is None else flags.flags_by_module_dict().get(path, ())
     return _plain_values({each.name: each.value for each in defined})

@@ -1,15 +1,15 @@
-"""An inference server, as its owner describes it: programs that share weights and a cache."""
+"""An inference server, described by its owner: programs that share weights and a cache."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memprof.capture.tracing.step import StepSpec
-from memprof.capture.tracing.step_checks import check_label, shown
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.tracing.step_checks import check_label, shown
 
-# In the configuration of a program: the names of all programs of its server, and the tokens that the cache holds.
+# Keys in a program's configuration: the names of all programs of its server, and the tokens that the cache holds.
 PROGRAMS, CACHE_TOKENS = "serving_programs", "serving_cache_tokens"
 _SEPARATOR = ", "
 
@@ -19,22 +19,22 @@ class ServingSpec:
     """The programs of a server.
 
     Weights, caches and other state with equal path, shape and dtype are one array that the programs share:
-    `params['head']` of every bucket of a prefill and of the decode step. So call what is shared by one name.
+    `params['head']` in every prefill bucket and in the decode step. So give a shared array the same name everywhere.
 
     Attributes:
-        programs: the programs that the server keeps compiled, by name: each bucket of a prefill, the decode step, ...
-        cache_tokens: how many tokens the caches hold, as their shapes are: batch times context, or pages times the size
-            of a page.
+        programs: the programs that the server keeps compiled, by name: each prefill bucket, the decode step, ...
+        cache_tokens: number of tokens that the caches hold, by their shapes: batch times context, or pages times page
+            size.
     """
 
     programs: Mapping[str, StepSpec]
     cache_tokens: int
 
     def __post_init__(self) -> None:
-        """Check what was given.
+        """Check the fields.
 
         Raises:
-            MemprofError: a field is not what it must be.
+            MemprofError: a field has a wrong value.
         """
         if not isinstance(self.programs, Mapping) or not self.programs:
             raise MemprofError(
@@ -52,17 +52,17 @@ class ServingSpec:
             )
 
     def program(self, number: int) -> StepSpec:
-        """One of the programs, with what its server is in its configuration."""
+        """Return one of the programs, with a description of its server in its configuration."""
         name, program = [*self.programs.items()][number]
         config: dict[str, str | int] = {PROGRAMS: _SEPARATOR.join(self.programs), CACHE_TOKENS: self.cache_tokens}
         return replace(program, workload=name, config={**program.config, **config})
 
 
 def program_names(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of all programs, in the configuration of one."""
+    """Return the names of all programs, from the configuration of one."""
     return tuple(str(config[PROGRAMS]).split(_SEPARATOR))
 
 
 def cache_tokens(config: Mapping[str, object]) -> int:
-    """The tokens that the cache holds, in the configuration of a program."""
+    """Return the number of tokens that the cache holds, from the configuration of a program."""
     return int(str(config[CACHE_TOKENS]))

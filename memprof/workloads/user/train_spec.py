@@ -1,4 +1,4 @@
-"""What a user gives to have techniques tried on their own loss: a `TrainSpec`."""
+"""`TrainSpec`, the record that lets users try techniques on their own loss."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.tracing.step_checks import check_callable, shown
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step_checks import check_callable, shown
 from memprof.workloads.losses import Metrics
 from memprof.workloads.train_config import TrainConfig
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """A loss to train with: memprof builds the step around it, and so can change the step.
+    """A loss to train with. memprof builds the step around it, and so can change the step.
 
     Attributes:
-        loss_fn: `loss_fn(params, batch)` or `loss_fn(params, batch, rng)`; returns the mean loss over the batch, a
-            scalar, or a pair of it and anything else.
-        params: a pytree of arrays or of `jax.ShapeDtypeStruct`, an Equinox module or a flax.struct dataclass among
-            them, or one array. What is floating-point in it is trained; everything else stays as it is.
+        loss_fn: `loss_fn(params, batch)` or `loss_fn(params, batch, rng)`. It returns the mean loss over the batch, a
+            scalar, or a pair of that loss and any other value.
+        params: a pytree of arrays or of `jax.ShapeDtypeStruct`, possibly with Equinox modules or flax.struct
+            dataclasses, or one array. Its floating-point leaves are trained; all others stay unchanged.
         optimizer: any optax optimizer.
-        batch: a pytree of arrays or of `jax.ShapeDtypeStruct`, whose first axis counts the examples.
+        batch: a pytree of arrays or of `jax.ShapeDtypeStruct` whose first axis is the example.
     """
 
     loss_fn: Callable[..., Any]
@@ -40,7 +40,7 @@ class TrainSpec:
     batch: Any
 
     def __post_init__(self) -> None:
-        """Raises `MemprofError` for a loss that is no function, or an optimizer that is none of optax."""
+        """Raise `MemprofError` if the loss is not a function, or the optimizer is not an optax optimizer."""
         check_callable(self.loss_fn)
         if not (callable(getattr(self.optimizer, "init", None)) and callable(getattr(self.optimizer, "update", None))):
             raise MemprofError(
@@ -50,7 +50,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, slots=True)
 class UserConfig:
-    """What techniques ask of a model's configuration, as far as a loss tells it."""
+    """The part of a model's configuration that techniques need and a loss provides."""
 
     batch_size: int
 
@@ -73,20 +73,20 @@ class UserModel:
         return num_examples(self.batch_shapes)
 
     def init_params(self, rng: jax.Array) -> Any:
-        """What is trained, as it was given or of its shape, in the dtype that the configuration asks for.
+        """Return the trained leaves, with their given values or shapes, in the dtype of the configuration.
 
-        In a tree like that of the parameters, with None for everything else.
+        The tree is like that of the parameters, with None for all other leaves.
         """
         del rng
         dtype = None if self._config.param_dtype == "float32" else self._config.param_dtype
         return _map_trained(self._spec.params, lambda leaf: _concrete(leaf, dtype))
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """The batch as it was given; where only its shapes are known, normal floats and zeros for everything else."""
+        """Return the batch as given; if only its shapes are known, normal floats, and zeros for other dtypes."""
         return jax.tree.map(lambda leaf: _sampled(leaf, rng), self._spec.batch)
 
     def metrics(self, params: Any, batch: Any, rng: jax.Array) -> Metrics:
-        """The loss of a batch, or of a part of one, as a (sum, count) pair of float32."""
+        """Return the loss of a batch, or of a part of one, as a (sum, count) pair of float32."""
         if self._config.compute_dtype != "float32":
             dtype = jnp.dtype(self._config.compute_dtype)
             params, batch = _cast(params, dtype), _cast(batch, dtype)
@@ -102,7 +102,7 @@ class UserModel:
         return {"loss": (loss.astype(jnp.float32) * count, count)}
 
     def _loss(self, trained: Any, *others: Any) -> Any:
-        """The user's loss, of the parameters as the user knows them."""
+        """Return the user's loss, called with parameters in the user's structure."""
         params = jax.tree.map(
             lambda leaf, fixed: fixed if leaf is None else leaf, trained, self._fixed, is_leaf=lambda leaf: leaf is None
         )
@@ -122,7 +122,7 @@ class UserModel:
 
 
 def num_examples(batch: Any) -> int:
-    """The length of the first axis of a batch.
+    """Return the length of the first axis of a batch.
 
     Raises:
         MemprofError: its arrays have no common first axis.
@@ -155,19 +155,19 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _is_trained(leaf: Any, *, is_static: bool = False) -> bool:
-    """Whether a leaf is a floating-point array, or a number that stands for one, as none of a module's does."""
+    """Whether a leaf is a floating-point array, or a number outside an Equinox module (inside, numbers are static)."""
     if not hasattr(leaf, "dtype"):
         return isinstance(leaf, (float, complex)) and not is_static
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 def _is_module(node: Any) -> bool:
-    """Whether a node is an Equinox module, whose numbers and functions are leaves, but no arrays."""
+    """Whether a node is an Equinox module. Its numbers and functions are leaves, but not arrays."""
     return any(cls.__module__.split(".")[0] == "equinox" and cls.__name__ == "Module" for cls in type(node).__mro__)
 
 
 def _map_leaves(params: Any, change: Callable[[Any, bool], Any]) -> Any:
-    """Changes each leaf, given it and whether it is one of an Equinox module."""
+    """Change each leaf. Args: change: takes a leaf, and whether the leaf is in an Equinox module."""
 
     def change_node(node: Any) -> Any:
         if not _is_module(node):
@@ -178,12 +178,12 @@ def _map_leaves(params: Any, change: Callable[[Any, bool], Any]) -> Any:
 
 
 def _map_trained(params: Any, change: Callable[[Any], Any]) -> Any:
-    """Changes what is trained; None for everything else."""
+    """Change each trained leaf; return None for all others."""
     return _map_leaves(params, lambda leaf, is_static: change(leaf) if _is_trained(leaf, is_static=is_static) else None)
 
 
 def _without_trained(params: Any) -> Any:
-    """What is not trained: zeros where only shapes of arrays are known; None for what is trained."""
+    """Return the untrained leaves: zeros if only shapes are known; None for trained leaves."""
 
     def fixed(leaf: Any, is_static: bool) -> Any:
         if _is_trained(leaf, is_static=is_static):
@@ -194,7 +194,7 @@ def _without_trained(params: Any) -> Any:
 
 
 def _concrete(leaf: Any, dtype: str | None) -> jax.Array:
-    """A floating-point leaf as an array."""
+    """Return a floating-point leaf as an array."""
     array = jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf)
     return array.astype(dtype) if dtype is not None and _is_float(array) else array
 

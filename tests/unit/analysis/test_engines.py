@@ -14,9 +14,9 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.engine import Engine, EngineLayer, EngineTensor, fault_of
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
-from memprof.capture.capture_file import write_capture
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import write_capture
+from memprof.sources.jax.targets.resolve import resolve
 
 
 def _tensor(name: str, num_elements: int) -> EngineTensor:

@@ -17,8 +17,8 @@ from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent, fault_of
 from memprof.analysis.traced import analyze_trace
-from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture, write_capture
 
 TARGET = Target(
     name="t4", description="", platform="cuda", memory_bytes=16 << 30, compute_capability="7.5", reason="asked for"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_compiles import Commands, made_capture
 
-from memprof.capture.capture_file import write_capture
+from memprof.sources.capture_file import write_capture
 
 HUGE = str(10**30)
 LONG = "x" * 300

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.capture.processes import launch
-from memprof.capture.targets.tpu import compiler
 from memprof.errors import MemprofError
 from memprof.profiler_cli.doctor import doctor
+from memprof.sources.jax.processes import launch
+from memprof.sources.jax.targets.tpu import compiler
 
 
 @pytest.mark.parametrize(("libtpu", "tpus"), [(None, []), ("libtpu 0.0.50.1", [("v5e", False)])])

@@ -13,7 +13,7 @@ import pytest
 from made_compiles import Commands, made_capture
 
 from memprof.analysis.records.exported import Exported, ExportedModel
-from memprof.capture.processes import launch
+from memprof.sources.jax.processes import launch
 
 EXPORTED = Exported(model=ExportedModel(num_nodes=3, num_inputs=1, num_outputs=2, weight_bytes=2048), agreement=None)
 WHOLE = {"m.onnx": "all of m.onnx", "m.onnx.data": "all of m.onnx.data"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_compiles import Commands
 
-from tests.unit.capture.test_importing import GPU, proto_of, training_step
+from tests.unit.sources.test_importing import GPU, proto_of, training_step
 
 pytestmark = pytest.mark.with_one_jax
 

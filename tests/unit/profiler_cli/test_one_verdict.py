@@ -16,10 +16,10 @@ import memprof
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.pool import PoolSettings, Verdict
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.reports.json.runs import job_json
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.check.gate import check_capture, limits_of
 from memprof.studies.watch.job import Job
 

@@ -14,8 +14,8 @@ import pytest
 import typer
 from made_compiles import Commands, Ended, made_capture
 
-from memprof.capture.capture_file import write_capture
 from memprof.profiler_cli.app import app
+from memprof.sources.capture_file import write_capture
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 STEP = "train.py:step_spec"

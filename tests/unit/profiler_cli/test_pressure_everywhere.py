@@ -14,9 +14,9 @@ from pressed_plans import FLOPS, plan, pressed
 
 import memprof
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import write_capture
 from memprof.reports.json.runs import job_json
 from memprof.reports.views.job import job_document
+from memprof.sources.capture_file import write_capture
 from memprof.studies.watch.job import Job
 
 SENTENCE = (

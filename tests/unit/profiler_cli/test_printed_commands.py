@@ -18,14 +18,14 @@ from oom_logs import POSTED
 from printed import PAGES, commands, is_run, name_of, write_scripts
 
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import write_capture
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.nvidia.catalogue import gpus
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.capture_file import write_capture
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.nvidia.catalogue import gpus
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.user.build import UserStep
-from tests.unit.capture.test_importing import GPU, proto_of, training_step
-from tests.unit.capture.test_memory_profiles import made, written
+from tests.unit.sources.test_importing import GPU, proto_of, training_step
+from tests.unit.sources.test_memory_profiles import made, written
 
 pytestmark = pytest.mark.with_one_jax
 

@@ -12,9 +12,9 @@ from memprof.analysis.engines import analyze_engine
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import InternalError, MemprofError
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.tensorrt.build import capability_of
 from memprof.sources.tensorrt.build_log import Boundary, read_engine, tensor
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memprof.capture.compile import lower_step
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import lower_step
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.tensorrt.request import Dimension
 from memprof.workloads.build import plan
 
 _REASON = "onnx or onnxruntime is not installed (the extra onnx)"
 onnx: Any = pytest.importorskip("onnx", reason=_REASON)
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason=_REASON)
-export: Any = pytest.importorskip("memprof.capture.exporting.export", reason=_REASON)
+export: Any = pytest.importorskip("memprof.sources.jax.exporting.export", reason=_REASON)
 varying: Any = pytest.importorskip("memprof.sources.tensorrt.varying", reason=_REASON)
 builder_model: Any = pytest.importorskip("memprof.sources.tensorrt.onnx_model", reason=_REASON)
 

@@ -23,8 +23,8 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.roofline import Roofline
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice, Meaning, Proposal
 from memprof.studies.advice.compiled import _advice
 from memprof.studies.changes import same_meaning

@@ -15,14 +15,14 @@ from jsonschema import Draft202012Validator
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.formats.terminal import lower
 from memprof.reports.json.fit_curve import fit_curve_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.fit_curve import fit_curve_document
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.curve import fit_curve

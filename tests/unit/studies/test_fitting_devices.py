@@ -17,14 +17,14 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import resolve_asked
 from memprof.errors import MemprofError
 from memprof.reports.formats import terminal
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import fit_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.fit import fit_document
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import resolve_asked
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.devices import Fewest, find_fewest, numbers_of_devices, of_devices

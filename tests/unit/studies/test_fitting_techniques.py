@@ -13,10 +13,10 @@ from measurements import CPU_RUN
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.capture.processes.launch import CompileResult
-from memprof.capture.processes.task import CountingTask, Task
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.launch import CompileResult
+from memprof.sources.jax.processes.task import CountingTask, Task
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit import techniques as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.cheapest import Cost

@@ -12,9 +12,9 @@ from hlo_nodes import f32
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.results import FitResult

@@ -19,11 +19,11 @@ from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
-from memprof.capture.targets.resolve import resolve, topology_of
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
+from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Item, Maximum, check, parse_threshold
 from memprof.studies.check.gate import (

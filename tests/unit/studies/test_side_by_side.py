@@ -12,10 +12,10 @@ from memprof.analysis.comparison import FailedRow
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import CompileResult
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.launch import CompileResult
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies import side_by_side
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
 from memprof.studies.subject import find_subject, request_digest

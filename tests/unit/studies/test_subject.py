@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from memprof.analysis.records.capture import Topology
-from memprof.capture.processes.task import CountingTask, Task, decoded_task, encoded_task
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.task import CountingTask, Task, decoded_task, encoded_task
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import Subject, find_subject, run_command
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan

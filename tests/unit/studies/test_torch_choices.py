@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from memprof.capture.targets.resolve import DEFAULT_GPU, resolve
 from memprof.errors import MemprofError
+from memprof.sources.jax.targets.resolve import DEFAULT_GPU, resolve
 from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
 
 

@@ -12,10 +12,10 @@ from added_up_step import added_up_step
 from memprof.analysis.records.capture import Capture, CodeFolders
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
-from memprof.capture.capture_file import encoded_without_program
-from memprof.capture.processes.handover import Handover
-from memprof.capture.watching import records
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import encoded_without_program
+from memprof.sources.jax.processes.handover import Handover
+from memprof.sources.jax.watching import records
 from memprof.studies.watch import for_target
 from memprof.studies.watch.programs import Compiled, programs_of, type_of
 from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, capture_of, read_job

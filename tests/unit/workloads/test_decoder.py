@@ -14,9 +14,9 @@ import pytest
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category
-from memprof.capture.compile import capture_of
-from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import capture_of
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.workloads import registry
 from memprof.workloads.build import build_step, plan
 from memprof.workloads.models.transformer.network import build_transformer

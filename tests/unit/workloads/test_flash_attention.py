@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 from memprof.errors import MemprofError
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 from memprof.workloads import registry
 from memprof.workloads.build import plan
 from memprof.workloads.models.transformer import attention as flash

@@ -12,11 +12,11 @@ import pytest
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category, Role
-from memprof.capture.compile import capture_of
-from memprof.capture.targets.resolve import resolve
-from memprof.capture.tracing.step import StepSpec
-from memprof.capture.xla.xla_adapter import argument_bytes
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import capture_of
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla.xla_adapter import argument_bytes
 from memprof.workloads.build import build_step, plan
 from memprof.workloads.quantisation import FORMATS, product, quantised
 
@@ -135,8 +135,8 @@ def test_a_step_that_trains_has_no_quantised_weights(label: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_devices_share_numbers_and_scales(label: str) -> None:
-    from memprof.capture.targets.mesh import mesh_of
-    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.sources.jax.targets.mesh import mesh_of
+    from memprof.sources.jax.targets.resolve import resolve_asked
 
     mesh = mesh_of(resolve_asked("h100-80gb", mesh="tp=2"))
     spec = build_step(workload="decoder", preset="llama-1b", techniques=[f"tp+{label}"], mesh=mesh)

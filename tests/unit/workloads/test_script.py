@@ -8,8 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.reference import parse
 from memprof.workloads.user.script import training_call
 

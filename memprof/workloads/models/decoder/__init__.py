@@ -1,7 +1,7 @@
-"""decoder: a decoder-only Transformer at inference, with its cache of keys and values.
+"""decoder: a decoder-only Transformer at inference, with its KV cache.
 
-What a user chooses is in `config.py`; `params.py` has the weights and the cache as shapes, `network.py` the forward
-pass, `step.py` the programs of an engine.
+`config.py` defines the user's choices, `params.py` the shapes of weights and cache, `network.py` the forward pass, and
+`step.py` the programs of an inference engine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from memprof.workloads.workload import Workload
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
 
 TINY = DecoderConfig(batch_size=4, context_len=32, prompt_len=16, chunk_len=8, **published.TINY)
 
-# The blocks of GPT-2: learned positions, LayerNorm, biases, as many heads of keys and values as of queries.
+# The blocks of GPT-2: learned positions, LayerNorm, biases, and equally many query and key/value heads.
 TINY_GPT2 = dataclasses.replace(
     TINY,
     num_kv_heads=None,
@@ -56,7 +56,7 @@ LLAMA_1B, LLAMA_8B, LLAMA_70B, GEMMA_2B = (
 
 
 def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> StepSpec:
-    """Returns the program. jax is imported here, not above, so that listing workloads stays quick."""
+    """Return the program. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.decoder.step import build_step
 
     if train_config.kv_heads:
@@ -65,7 +65,7 @@ def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) ->
 
 
 def check(config: DecoderConfig, train_config: TrainConfig) -> None:
-    """Raises `MemprofError` for techniques that a decoder has no use for."""
+    """Raise `MemprofError` for techniques that do not apply to a decoder."""
     if train_config.data_parallel not in ("none", "batch"):
         raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
     if train_config.cache_paged:

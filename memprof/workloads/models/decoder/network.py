@@ -1,8 +1,8 @@
-"""The forward pass of a decoder over weights and cache: functions of arrays alone.
+"""The forward pass of a decoder, as pure functions of weights, cache and tokens.
 
 Every block computes queries, keys and values of the new tokens, writes keys and values into the cache at the tokens'
-positions, and attends. A prefill attends to the new keys; decode and chunks of a prefill attend to the cache. Softmax,
-norms and logits are in float32, and the rest in the compute dtype.
+positions, and computes attention. A prefill attends to the new keys; decode and chunks of a prefill attend to the
+cache. Softmax, norms and logits are in float32, and the rest in the compute dtype.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACTIVATIONS = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}
 
 
 class _Places(NamedTuple):
-    """Where tokens stand: their positions, and the pages of their sequences in a paged cache."""
+    """The positions of tokens, and the pages of their sequences in a paged cache."""
 
     positions: jax.Array
     pages: jax.Array | None
@@ -44,18 +44,18 @@ class Decoder:
     def __call__(
         self, params: Mapping[str, Any], cache: Any, tokens: jax.Array, positions: jax.Array, pages: jax.Array | None
     ) -> tuple[jax.Array, Any]:
-        """Returns logits in float32 and the new cache.
+        """Return logits in float32 and the new cache.
 
         Args:
-            params: of `abstract_params`.
-            cache: of `abstract_cache`.
+            params: parameters in the tree of `abstract_params`.
+            cache: cache in the tree of `abstract_cache`.
             tokens: int32 `(batch, tokens)`; in the phase `decode` one token of each sequence.
             positions: int32, the positions of the tokens in their sequences, of the same shape.
             pages: int32 `(batch, pages of a sequence)`, the numbers of the pages of each sequence in a paged cache;
                 None for a cache without pages.
 
         Returns:
-            Logits of the last token, `(batch, vocab_size)`; of all tokens where the configuration asks for them.
+            Logits of the last token, `(batch, vocab_size)`; of all tokens if the configuration says so.
         """
         table = params["token_embedding"]["embedding"]
         hidden = jnp.take(table, tokens, axis=0).astype(self._dtype)
@@ -112,19 +112,19 @@ class Decoder:
             allowed = self._is_visible(positions[:, :, None] - positions[:, None, :])
         else:
             key, value = (self._read(self._of_sequences(cache[name], places.pages)) for name in ("k", "v"))
-            # In a window, a place holds the latest token whose position has it as its remainder.
+            # In a window, slot i holds the latest token whose position is i modulo the window.
             held, length = jnp.arange(key.shape[1]), key.shape[1]
             allowed = self._is_visible((positions[:, :, None] - held) % length) & (held <= positions[:, :, None])
         attended = attend(query, key, value, allowed).reshape(*hidden.shape[:2], -1)
         return self._dense(params["out"], attended), cache
 
     def _is_visible(self, distance: jax.Array) -> jax.Array:
-        """Whether a token attends to another one so many tokens before it."""
+        """Return whether a token attends to another token at that distance before it."""
         window = self._train_config.cache_window
         return (distance >= 0) & (distance < window) if window else distance >= 0
 
     def _written(self, cache: Any, new: jax.Array, places: _Places) -> Any:
-        """The cache with new keys or values at their positions; a window keeps the last ones alone."""
+        """Return the cache with new keys or values at their positions; a window keeps only the last ones."""
         length = self._config.cache_len(self._train_config)
         new, positions = new[:, -length:], places.positions[:, -length:] % length
         rows = jnp.arange(new.shape[0])[:, None]
@@ -138,7 +138,7 @@ class Decoder:
         return jax.tree.map(write, cache, self._as_held(new))
 
     def _as_held(self, new: jax.Array) -> Any:
-        """Keys or values as the cache holds them: as they are, as 8-bit floats, or as 8-bit integers with scales."""
+        """Return keys or values in the cache's format: unchanged, as 8-bit floats, or as 8-bit integers with scales."""
         if self._train_config.cache_dtype == "float8":
             return narrowed(new, FORMATS["float8"])
         if self._train_config.cache_dtype != "int8":
@@ -147,7 +147,7 @@ class Decoder:
         return {"int8": jnp.round(new / scale[..., None]), "scale": scale}
 
     def _of_sequences(self, cache: Any, pages: jax.Array | None) -> Any:
-        """The keys or values of each sequence, `(batch, tokens, ...)`, gathered from their pages."""
+        """Return the keys or values of each sequence, `(batch, tokens, ...)`, gathered from their pages."""
         if pages is None:
             return cache
         length = self._config.cache_len(self._train_config)
@@ -179,7 +179,7 @@ class Decoder:
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Returns the attended values, of the shape of `query`. Groups of query heads share a head of keys and values.
+    """Return the attended values, of the shape of `query`. Groups of query heads share a key/value head.
 
     Args:
         query: `(batch, queries, heads, head_size)`.

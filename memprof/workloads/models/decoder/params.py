@@ -1,9 +1,9 @@
-"""The weights of a decoder, and its cache, as shapes and dtypes.
+"""The weights and the cache of a decoder, as shapes and dtypes.
 
 Paths read `token_embedding/embedding`, `layers/attention/query/kernel`, `layers/mlp/up/kernel`, `final_norm/scale`. The
-layers are stacked, and so is the cache: `{"k": (layers, batch, tokens, kv heads, head size), "v": ...}`. With a cache
-in a list (`kv-list`) both are lists with an entry for each layer. A paged cache has pages and tokens of a page in place
-of sequences and their tokens.
+layers are stacked, and so is the cache: `{"k": (layers, batch, tokens, kv heads, head size), "v": ...}`. If the cache
+is a list (`kv-list`), both are lists with one entry for each layer. In a paged cache, pages and their tokens replace
+sequences and their tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from memprof.workloads.quantisation import FORMATS, KERNEL, SCALE, with_quantise
 from memprof.workloads.train_config import TrainConfig
 
 SCALE_DTYPE = jnp.float32
-# What tensor parallelism divides: columns on the way into attention and MLP, rows on the way out, and the vocabulary.
+# The axis that tensor parallelism divides: columns of projections into attention and MLP, rows of those out of them,
+# and the vocabulary.
 _TENSOR_AXES = {
     "token_embedding/embedding": -2,
     "head/kernel": -1,
@@ -39,7 +40,7 @@ TENSOR_AXES = _TENSOR_AXES | {
 
 
 def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> Any:
-    """The weights, with quantised kernels if the configuration asks for them."""
+    """Return the weights, with quantised kernels if the configuration says so."""
     return jax.eval_shape(
         lambda params: with_quantised_kernels(params, train_config.weight_dtype),
         unquantised_params(config, train_config),
@@ -47,7 +48,7 @@ def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> Any:
 
 
 def unquantised_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
-    """The weights as they are before any quantisation."""
+    """Return the weights before any quantisation."""
     dtype = param_dtype(train_config)
 
     def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -90,9 +91,9 @@ def unquantised_params(config: DecoderConfig, train_config: TrainConfig) -> dict
 
 
 def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
-    """The cache: keys and values of `context_len` tokens of each sequence, or of as many as a window holds.
+    """Return the cache: keys and values of `context_len` tokens of each sequence, or of the tokens that a window holds.
 
-    As 8-bit integers they have one scale for each token and head. In pages they are those of the pool.
+    8-bit integers have one scale for each token and head. A paged cache has the keys and values of its pool.
     """
     tokens = (config.batch_size, config.cache_len(train_config))
     if train_config.cache_paged:
@@ -113,7 +114,7 @@ def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
 
 
 def _layers(layer: Mapping[str, Any], config: DecoderConfig, train_config: TrainConfig) -> Any:
-    """All layers, of the shapes of one: in a list, or stacked."""
+    """Return all layers, each with the shapes of `layer`: in a list, or stacked."""
     if train_config.cache_list:
         return [layer] * config.num_layers
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((config.num_layers, *leaf.shape), leaf.dtype), layer)

@@ -1,6 +1,6 @@
-"""One program of an engine: a decode step, a prefill, or one chunk of a prefill.
+"""One program of an inference engine: a decode step, a prefill, or one chunk of a prefill.
 
-The cache is an argument, and comes back in the same memory, which is donated.
+The cache is an argument. It is donated, so the new cache is returned in the same memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads.mesh_axes import DP, TP
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.network import Decoder
@@ -28,7 +28,7 @@ _INIT_SCALE = 0.02
 
 
 def build_step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> StepSpec:
-    """The program of a configuration, with abstract arguments: those of a mesh, or of one device."""
+    """Return the program of a configuration, with abstract arguments for a mesh or one device."""
     params, cache = abstract_params(config, train_config), abstract_cache(config, train_config)
     tokens = jax.ShapeDtypeStruct((config.batch_size, num_tokens(config, train_config)), jnp.int32)
     args: tuple[Any, ...] = (params, cache, tokens, tokens)
@@ -47,7 +47,7 @@ def build_step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | No
 
 
 def num_tokens(config: DecoderConfig, train_config: TrainConfig) -> int:
-    """Number of tokens of each sequence that the program reads."""
+    """Return the number of tokens of each sequence that the program reads."""
     return 1 if config.phase == "decode" else config.chunk(train_config) or config.prompt
 
 
@@ -77,9 +77,9 @@ def _shardings(args: tuple[Any, ...], train_config: TrainConfig, mesh: Mesh) -> 
 
 
 def _cache_shardings(cache: Any, train_config: TrainConfig, mesh: Mesh) -> Any:
-    """Sequences over `dp`, heads over `tp` where it divides them: `([layers,] batch, tokens, heads, ...)`.
+    """Divide sequences over `dp`, and heads over `tp` if it divides them: `([layers,] batch, tokens, heads, ...)`.
 
-    Pages have the place of sequences, and are not divided over `dp`.
+    Pages replace sequences, and are not divided over `dp`.
     """
     axis = 0 if train_config.cache_list else 1
     over_batch = DP if train_config.data_parallel != "none" else None
@@ -92,7 +92,7 @@ def _cache_shardings(cache: Any, train_config: TrainConfig, mesh: Mesh) -> Any:
 
 
 def _feed(config: DecoderConfig, train_config: TrainConfig, args: tuple[Any, ...]) -> Feed:
-    """Random weights, an empty cache, random tokens at the positions that follow each other, and pages in order."""
+    """Return random weights, an empty cache, random tokens at consecutive positions, and pages in order."""
     length = num_tokens(config, train_config)
 
     def argument(number: int, step: int) -> Any:
@@ -115,7 +115,7 @@ def _feed(config: DecoderConfig, train_config: TrainConfig, args: tuple[Any, ...
 
     return Feed(
         argument=argument,
-        loss=lambda result: None,  # inference has none
+        loss=lambda result: None,  # inference has no loss
         num_examples=config.batch_size,
         num_tokens=config.batch_size * length,
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(config: MLPConfig, train_config: TrainConfig) -> Model:
-    """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
+    """Return the model. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.mlp.network import build_mlp
 
     return build_mlp(config, train_config)

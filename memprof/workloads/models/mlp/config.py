@@ -17,8 +17,8 @@ class MLPConfig:
         input_size: number of features of an example.
         hidden_size: width of the hidden layer.
         num_classes: number of classes.
-        dropout_rate: of the hidden layer.
-        phase: `inference` is the forward pass alone, without dropout.
+        dropout_rate: dropout rate of the hidden layer.
+        phase: `inference` runs only the forward pass, without dropout.
     """
 
     batch_size: int
@@ -34,5 +34,5 @@ class MLPConfig:
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
-        """What tensor parallelism divides, by field."""
+        """The sizes that tensor parallelism divides, by field."""
         return {"hidden_size": self.hidden_size}

@@ -17,7 +17,7 @@ from memprof.workloads.pruning import kept, prune_hidden_units
 from memprof.workloads.sharding import BATCH, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-# Columns on the way in, rows on the way out (see the Transformer's).
+# Columns into the hidden layer, rows out of it (see the Transformer's).
 TENSOR_AXES = {"hidden/kernel": -1, "hidden/bias": -1, "norm/scale": -1, "norm/bias": -1, "head/kernel": -2}
 
 
@@ -29,7 +29,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns log-probabilities, float32 `(batch, num_classes)`, of inputs `(batch, input_size)`."""
+        """Return log-probabilities, float32 `(batch, num_classes)`, of inputs `(batch, input_size)`."""
         config, train_config = self.config, self.train_config
         activation = checkpointed_activation(nn.silu, train_config)
         hidden = divided(dense(config.hidden_size, train_config, name="hidden")(inputs), train_config, BATCH, WIDTH)
@@ -41,7 +41,7 @@ class MLP(nn.Module):
 
 
 def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
-    """Returns the classifier with its batch: `inputs` float32 `(batch, input_size)`, `labels` int32 `(batch,)`."""
+    """Return the classifier with its batch: `inputs` float32 `(batch, input_size)`, `labels` int32 `(batch,)`."""
     num_kept = kept(config.hidden_size, train_config.structurally_pruned_fraction)
     whole = MLP(config=config, train_config=train_config)
     return Model(
@@ -61,7 +61,7 @@ def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
 def labelled_points(
     rng: np.random.Generator, num_points: int, num_features: int, num_classes: int
 ) -> dict[str, np.ndarray]:
-    """Returns points in float32 `(points, features)`, each labelled with the largest of its first features."""
+    """Return points in float32 `(points, features)`, each labelled with the largest of its first features."""
     inputs = rng.standard_normal((num_points, num_features), dtype=np.float32)
     return {"inputs": inputs, "labels": np.argmax(inputs[:, :num_classes], axis=1).astype(np.int32)}
 

@@ -1,8 +1,8 @@
 """transformer: a Transformer that normalises before each sublayer.
 
-A decoder (gpt2, uva, llama-8b, gemma-2b) or an encoder that classifies (bert-large). Each block has an MLP or a mixture
-of experts (moe). What a user chooses is in `config.py`; `network.py` makes the model of it, of the parts in the other
-files.
+It is a decoder (gpt2, uva, llama-8b, gemma-2b) or an encoder with a classifier (bert-large). Each block has an MLP or a
+mixture of experts (moe). `config.py` defines the user's choices; `network.py` builds the model from the parts in the
+other files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memprof.workloads.model import Model
 
 
-# One dropout a sublayer: each costs the compiler a random generator, and this one should compile in a second.
+# One dropout per sublayer: each adds a random generator to compile, and this preset should compile in a second.
 TINY = TransformerConfig(
     batch_size=4,
     seq_len=16,
@@ -47,7 +47,7 @@ GPT2 = TransformerConfig(
 )
 
 # BERT large, uncased (Devlin et al. 2018), with two labels: 335,141,890 parameters. The published model has 2,048 more,
-# its two segment embeddings; it normalises after each sublayer where this one normalises before.
+# its two segment embeddings. It normalises after each sublayer; this one normalises before.
 BERT_LARGE = TransformerConfig(
     batch_size=4,
     seq_len=512,
@@ -62,8 +62,8 @@ BERT_LARGE = TransformerConfig(
     num_classes=2,
 )
 
-# The Transformer of the UvA Deep Learning Tutorials, "Training Models at Scale": 155,877,376 parameters. It drops out
-# the results of attention and MLP blocks alone.
+# The Transformer of the UvA Deep Learning Tutorials, "Training Models at Scale": 155,877,376 parameters. It applies
+# dropout only to the results of attention and MLP blocks.
 UVA = TransformerConfig(
     batch_size=64,
     seq_len=512,
@@ -76,9 +76,9 @@ UVA = TransformerConfig(
     embedding_dropout_rate=0.0,
 )
 
-# In the manner of Mixtral (Jiang et al. 2024, arXiv:2401.04088), a tenth its size: 8 experts in each block, 2 for a
-# token. Of 4,700,540,160 parameters a token goes through 1,478,331,648. One GPU of 80 GB
-# does not hold them with the state of AdamW and gradients, all float32; eight that share the experts do.
+# Modelled on Mixtral (Jiang et al. 2024, arXiv:2401.04088) at a tenth of its size: 8 experts in each block, 2 per
+# token. A token uses 1,478,331,648 of the 4,700,540,160 parameters. One GPU of 80 GB does not hold them with AdamW's
+# state and gradients, all float32; eight GPUs that share the experts do.
 MOE = TransformerConfig(
     batch_size=16,
     seq_len=2048,
@@ -93,12 +93,12 @@ MOE = TransformerConfig(
     dropout_rate=0.0,
 )
 
-# As `tiny`, with 8 experts.
+# Like `tiny`, with 8 experts.
 TINY_MOE = dataclasses.replace(TINY, num_experts=8)
 
 
 def _published(sizes: Mapping[str, Any], *, batch_size: int = 8, seq_len: int = 2048) -> TransformerConfig:
-    """The training of a published model, without dropout."""
+    """Return the configuration that trains a published model, without dropout."""
     return TransformerConfig(
         batch_size=batch_size,
         seq_len=seq_len,
@@ -116,14 +116,14 @@ TINY_LLAMA = _published(published.TINY, batch_size=4, seq_len=16)
 
 
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
-    """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
+    """Return the model. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.transformer.network import build_transformer
 
     return build_transformer(config, train_config)
 
 
 def check(config: TransformerConfig, train_config: TrainConfig) -> None:
-    """Raises `MemprofError` for heads that cannot be pruned one by one."""
+    """Raise `MemprofError` for heads that cannot be pruned one by one."""
     if train_config.structurally_pruned_fraction and config.kv_heads != config.num_heads:
         raise MemprofError(
             f"prune-structured removes heads, and here groups of them share keys and values: set num_kv_heads to"

@@ -1,7 +1,7 @@
-"""What attention may look at, and both of its kernels: plain attention and cuDNN's.
+"""Attention masks, and both attention kernels: plain attention and cuDNN's.
 
 Masks are boolean arrays that broadcast to `(batch, heads, queries, keys)`, True where attention is allowed. They
-combine by logical and. A query that may attend to nothing gets uniform probabilities, not NaN.
+combine by logical and. A query that may attend to no key gets uniform probabilities, not NaN.
 
 cuDNN's fused kernel never holds the probabilities (Dao et al. 2022, arXiv:2205.14135).
 """
@@ -16,19 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.xla.xla_adapter import cudnn_version
 from memprof.errors import MemprofError
+from memprof.sources.jax.xla.xla_adapter import cudnn_version
 
 _IMPLEMENTATION = "cudnn"
 
 
 class Masking(NamedTuple):
-    """What attention may look at, in the form that its kernel takes; None where there is no such limit.
+    """The limits of attention, in the form that its kernel takes; None if there is no such limit.
 
     Attributes:
-        allowed: for the plain kernel: the combined mask.
-        lengths: for a kernel that takes no mask: the number of real tokens of each sequence, int32 `(batch,)`. The
-            real tokens come first.
+        allowed: the combined mask, for the plain kernel.
+        lengths: for a kernel that takes no mask, the number of real tokens of each sequence, int32 `(batch,)`. The real
+            tokens come first.
     """
 
     allowed: jax.Array | None = None
@@ -36,13 +36,13 @@ class Masking(NamedTuple):
 
 
 def causal_mask(length: int) -> jax.Array:
-    """Returns `(1, 1, length, length)`: each token attends to itself and to earlier ones."""
+    """Return `(1, 1, length, length)`: each token attends to itself and to earlier ones."""
     positions = jnp.arange(length)
     return (positions[:, None] >= positions[None, :])[None, None]
 
 
 def padding_mask(is_real: jax.Array) -> jax.Array:
-    """Returns `(batch, 1, 1, length)`: nothing attends to padding.
+    """Return `(batch, 1, 1, length)`: no token attends to padding.
 
     Args:
         is_real: bool `(batch, length)`, False for padding.
@@ -51,7 +51,7 @@ def padding_mask(is_real: jax.Array) -> jax.Array:
 
 
 def custom_mask(allowed: jax.Array) -> jax.Array:
-    """Returns `(batch, 1, length, length)`: the same mask for each head.
+    """Return `(batch, 1, length, length)`: the same mask for each head.
 
     Args:
         allowed: bool `(batch, length, length)`, queries before keys.
@@ -60,31 +60,31 @@ def custom_mask(allowed: jax.Array) -> jax.Array:
 
 
 def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
-    """Returns the mask that allows what every given mask allows; None where no mask is given."""
+    """Return the mask that allows what every given mask allows; None if no mask is given."""
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(jnp.logical_and, given) if given else None
 
 
 def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns softmax(q k / sqrt(d)), `(batch, heads, queries, keys)`; the softmax in float32, the result in q's dtype.
+    """Return softmax(q k / sqrt(d)), `(batch, heads, queries, keys)`; the softmax in float32, the result in q's dtype.
 
-    Both products around it stay in the compute dtype, forward and backward: one with a float32 result would get a
+    Both products around it stay in the compute dtype, forward and backward: a product with a float32 result would get a
     float32 cotangent, and XLA would then multiply in float32.
 
     Args:
         query: `(batch, queries, heads, head_size)`.
-        key: `(batch, keys, heads, head_size)`, or with fewer heads, each of a group of query heads.
-        mask: bool, broadcasts to the result; None allows all.
+        key: `(batch, keys, heads, head_size)`, or with fewer heads, each shared by a group of query heads.
+        mask: bool, broadcast to the result; None allows all.
     """
     scores = _scores(query * query.shape[-1] ** -0.5, key).astype(jnp.float32)
     if mask is not None:
-        # The lowest finite number, not -inf: a row in which nothing is allowed must not become NaN.
+        # The lowest finite number, not -inf: a row with no allowed key must not become NaN.
         scores = jnp.where(mask, scores, np.finfo(np.float32).min)
     return nn.softmax(scores, axis=-1).astype(query.dtype)
 
 
 def attended_values(probabilities: jax.Array, value: jax.Array) -> jax.Array:
-    """Returns the sums of values, `(batch, queries, heads, head_size)`.
+    """Return the sums of values, `(batch, queries, heads, head_size)`.
 
     Args:
         probabilities: `(batch, heads, queries, keys)`.
@@ -109,16 +109,16 @@ def _scores(query: jax.Array, key: jax.Array) -> jax.Array:
 def flash_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, lengths: jax.Array | None
 ) -> jax.Array:
-    """Returns the attended values, of the shape and dtype of `query`.
+    """Return the attended values, of the shape and dtype of `query`.
 
     Args:
-        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16; keys and values with fewer heads
-            where groups of query heads share them.
-        causal: whether a token attends to itself and earlier tokens only.
+        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16. Keys and values have fewer heads
+            if groups of query heads share them.
+        causal: whether a token attends only to itself and earlier tokens.
         lengths: int32 `(batch,)`, the number of tokens of each sequence that may be attended to; None for all.
 
     Raises:
-        MemprofError: JAX finds no cuDNN, which it asks for its version before it traces this.
+        MemprofError: JAX finds no cuDNN. It asks cuDNN for its version before it traces this.
     """
     require_cudnn()
     attended: jax.Array = jax.nn.dot_product_attention(
@@ -133,7 +133,7 @@ def flash_attention(
 
 
 def require_cudnn() -> None:
-    """Raises `MemprofError` where JAX finds no cuDNN."""
+    """Raise `MemprofError` if JAX finds no cuDNN."""
     if cudnn_version() is None:
         raise MemprofError(
             "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
@@ -142,7 +142,7 @@ def require_cudnn() -> None:
 
 
 def real_lengths(is_real: jax.Array) -> jax.Array:
-    """Returns how many tokens of each sequence are real, int32 `(batch,)`.
+    """Return the number of real tokens of each sequence, int32 `(batch,)`.
 
     Args:
         is_real: bool `(batch, length)`, False for padding, which comes last.

@@ -1,7 +1,7 @@
-"""The batches of a Transformer: what they look like, and synthetic ones with something in them that can be learnt.
+"""The batches of a Transformer: their shapes, and synthetic batches with a pattern that can be learnt.
 
-Synthetic batches are made on the host, in numpy, and are the same for the same generator. A model trains on them for
-real, so that its loss falls, unlike that of a run that does nothing.
+Synthetic batches are made on the host, in numpy, and equal generators make equal batches. A model really learns from
+them: its loss falls, unlike that of a run that does no work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from memprof.workloads.models.transformer.config import TransformerConfig
 
 
 def batch_shapes(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns shape and dtype of the batch: tokens, labels (by token or by sequence), and the masks asked for."""
+    """Return shape and dtype of the batch: tokens, labels (per token or per sequence), and the requested masks."""
     by_token = (config.batch_size, config.seq_len)
     by_sequence = (config.batch_size,)
     shapes = {
@@ -29,7 +29,7 @@ def batch_shapes(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def sample(config: TransformerConfig, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns a synthetic batch. A sequence's class is that of its first token; padding is token 0."""
+    """Return a synthetic batch. A sequence's class is that of its first token; padding is token 0."""
     tokens = token_sequences(rng, config.batch_size, config.seq_len + 1, config.vocab_size)
     batch = {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}
     if config.task == "classification":
@@ -43,7 +43,7 @@ def sample(config: TransformerConfig, rng: np.random.Generator) -> dict[str, np.
 
 
 def token_sequences(rng: np.random.Generator, num_sequences: int, length: int, vocab_size: int) -> np.ndarray:
-    """Returns int32 `(sequences, length)`. Each token follows from the one before it and the toss of a coin."""
+    """Return int32 `(sequences, length)`. Each token depends on the one before it and on a coin toss."""
     tokens = np.empty((num_sequences, length), np.int64)
     tokens[:, 0] = rng.integers(vocab_size, size=num_sequences)
     coins = rng.integers(2, size=(num_sequences, length))
@@ -53,14 +53,14 @@ def token_sequences(rng: np.random.Generator, num_sequences: int, length: int, v
 
 
 def padding(rng: np.random.Generator, num_sequences: int, length: int) -> np.ndarray:
-    """Returns bool `(sequences, length)`: True for the real tokens, a random half or more of each, then False."""
+    """Return bool `(sequences, length)`: True for the real tokens, at least half of each sequence, then False."""
     num_real = rng.integers((length + 1) // 2, length + 1, size=num_sequences)
     is_real: np.ndarray = np.arange(length) < num_real[:, None]
     return is_real
 
 
 def packing(rng: np.random.Generator, num_sequences: int, length: int) -> np.ndarray:
-    """Returns bool `(sequences, length, length)`: True where query and key are in the same of two packed documents."""
+    """Return bool `(sequences, length, length)`: True if query and key are in the same of two packed documents."""
     second_starts = rng.integers(length, size=num_sequences)
     in_second = np.arange(length) >= second_starts[:, None]
     in_same: np.ndarray = in_second[:, :, None] == in_second[:, None, :]

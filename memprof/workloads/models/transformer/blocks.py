@@ -22,8 +22,8 @@ from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_I
 from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-# Columns on the way into attention and MLP, rows on the way out, and the vocabulary (Shoeybi et al. 2019, Megatron-LM,
-# arXiv:1909.08053).
+# The axis that tensor parallelism divides: columns of projections into attention and MLP, rows of those out of them,
+# and the vocabulary (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053).
 TENSOR_AXES = {
     "token_embedding/embedding": -2,
     "head/kernel": -1,
@@ -45,10 +45,10 @@ TENSOR_AXES = {
 
 
 class Attention(nn.Module):
-    """Norm, QKV projection, attention, output projection, dropout. The residual is added by the block.
+    """Norm, QKV projection, attention, output projection, dropout. The block adds the residual.
 
-    The norm is inside, so that what is saved or recomputed for this module is all that the residual stream does not
-    hold already.
+    The norm is inside, so that the values saved or recomputed for this module are exactly those that the residual
+    stream does not hold already.
     """
 
     config: TransformerConfig
@@ -56,11 +56,11 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype.
+        """Return `(batch, length, hidden_size)` in the compute dtype.
 
         Args:
             hidden: `(batch, length, hidden_size)`.
-            masking: what may be attended to.
+            masking: the limits of attention.
         """
         config, train_config = self.config, self.train_config
         batch, length, _ = hidden.shape
@@ -75,7 +75,7 @@ class Attention(nn.Module):
         if config.positions == "rotary":
             positions = jnp.arange(length)[None]
             query, key = rotated(query, positions), rotated(key, positions)
-        # Each device attends from its part of a sequence to all of it.
+        # Each device attends from its part of a sequence to the whole sequence.
         key, value = (divided(part, train_config, BATCH, WHOLE, WIDTH) for part in (key, value))
         if train_config.attention_kernel == "flash":
             attended = flash_attention(query, key, value, causal=config.causal, lengths=masking.lengths)
@@ -91,10 +91,10 @@ class Attention(nn.Module):
 
 
 def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainConfig) -> tuple[jax.Array, ...]:
-    """Returns queries, keys and values, each `(batch, length, heads, head_size)`, of their projection.
+    """Split a projection into queries, keys and values, each `(batch, length, heads, head_size)`.
 
-    Its columns are all queries, then all keys, then all values. Devices that share the columns would have none of the
-    one or the other; for them they come head by head, or group by group.
+    The columns of the projection are all queries, then all keys, then all values. If devices divide these columns, some
+    would have no queries or no values; for them the columns are ordered by head, or by group.
     """
     if config.kv_heads != config.num_heads:
         return _split_groups(qkv, config, train_config)
@@ -106,7 +106,7 @@ def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainCo
 
 
 def _split_groups(qkv: jax.Array, config: TransformerConfig, train_config: TrainConfig) -> tuple[jax.Array, ...]:
-    """The same where groups of query heads share a head of keys and values."""
+    """Split a projection in the same way if groups of query heads share a key/value head."""
     size, shape = config.num_heads // config.kv_heads, qkv.shape[:2]
     if train_config.tensor_parallel:
         by_group = qkv.reshape(*shape, config.kv_heads, size + 2, config.head_width)
@@ -125,7 +125,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
-        """Returns the residual stream after this layer, `(batch, length, hidden_size)`."""
+        """Return the residual stream after this layer, `(batch, length, hidden_size)`."""
         attention = checkpointed(Attention, ATTENTION, self.train_config)
         mlp = checkpointed(MixtureOfExperts if self.config.num_experts else MLPBlock, MLP, self.train_config)
         hidden = checkpoint_name(hidden, BLOCK_INPUT)

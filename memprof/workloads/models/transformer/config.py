@@ -1,4 +1,4 @@
-"""The sizes and choices that a Transformer can be built with."""
+"""The sizes and choices of a Transformer."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ class TransformerConfig:
         batch_size: number of sequences in a step.
         seq_len: number of tokens in a sequence.
         max_seq_len: number of rows of the position table; only the first `seq_len` are used.
-        vocab_size: number of tokens that there are.
-        num_layers, num_heads, hidden_size: of the stack of blocks.
-        num_kv_heads: number of heads of keys and values, which groups of query heads share (Ainslie et al. 2023,
+        vocab_size: number of tokens in the vocabulary.
+        num_layers, num_heads, hidden_size: sizes of the stack of blocks.
+        num_kv_heads: number of key/value heads, which groups of query heads share (Ainslie et al. 2023,
             arXiv:2305.13245); None means `num_heads`.
         mlp_size: width of the MLP blocks; None means four times `hidden_size`.
         head_size: width of one attention head; None means `hidden_size / num_heads`.
         gated_mlp: whether a second projection gates the MLP's hidden units (Shazeer 2020, arXiv:2002.05202).
-        activation: of the MLP blocks.
+        activation: activation function of the MLP blocks.
         norm: LayerNorm, or RMSNorm without a mean.
-        positions: `learned` adds a table of `max_seq_len` rows; `rotary` turns queries and keys.
+        positions: `learned` adds a table of `max_seq_len` rows; `rotary` rotates queries and keys.
         biases: whether projections have biases.
-        causal: whether a token attends to itself and earlier tokens only.
-        padding_mask: whether sequences are padded: the batch says which tokens are real, and nothing attends to,
-            or counts the loss of, the others.
-        custom_mask: whether the batch carries an attention mask of its own, on top of the other masks.
+        causal: whether a token attends only to itself and earlier tokens.
+        padding_mask: whether sequences are padded. The batch then marks the real tokens; the others are not attended
+            to, and their loss does not count.
+        custom_mask: whether the batch carries its own attention mask, in addition to the other masks.
         task: `next_token` predicts each token from those before it; `classification` the class of the sequence.
-        num_experts: of the MLP in each block, of which a token goes through `experts_per_token`; 0 means one that all
-            tokens go through.
-        capacity_factor: how many tokens an expert has room for, as a multiple of what it gets where all get equally
-            many; what does not fit is dropped.
-        balance_loss_weight: of what unequal use of the experts adds to the loss, for each layer.
-        num_classes: number of classes; of no effect on the prediction of the next token.
-        tied_embeddings: whether the output layer is the token embedding (next token only). An untied one has a bias
-            where others have.
-        dropout_rate: of the attention's and the MLP block's results.
-        attention_dropout_rate: of the attention probabilities.
-        embedding_dropout_rate: of the sum of token and position embeddings.
-        phase: `inference` is the forward pass alone, without dropout.
+        num_experts: number of experts in each block; a token uses `experts_per_token` of them. 0 means a single MLP
+            that all tokens use.
+        capacity_factor: capacity of an expert, as a multiple of its share if tokens were spread equally; tokens beyond
+            it are dropped.
+        balance_loss_weight: weight of the loss term for unequal use of the experts, for each layer.
+        num_classes: number of classes; unused for next-token prediction.
+        tied_embeddings: whether the output layer uses the token embedding (next token only). An untied output layer has
+            a bias if `biases`.
+        dropout_rate: dropout rate of the attention's and the MLP block's results.
+        attention_dropout_rate: dropout rate of the attention probabilities.
+        embedding_dropout_rate: dropout rate of the sum of token and position embeddings.
+        phase: `inference` runs only the forward pass, without dropout.
     """
 
     batch_size: int
@@ -121,7 +121,7 @@ class TransformerConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Number of heads of keys and values."""
+        """Number of key/value heads."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
@@ -131,6 +131,6 @@ class TransformerConfig:
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
-        """What tensor parallelism divides, by field."""
+        """The sizes that tensor parallelism divides, by field."""
         grouped = {} if self.kv_heads == self.num_heads else {"num_kv_heads": self.kv_heads}
         return {"num_heads": self.num_heads, **grouped, "mlp_size": self.mlp_width}

@@ -1,7 +1,7 @@
 """The two ends of a Transformer: embeddings of tokens and positions, and the output layer.
 
-Rows of a float32 table are taken in float32 and cast afterwards: the gradient of a table is a scatter-add over all
-tokens of the batch, which would lose small terms in bfloat16 (as it does where the table itself is bfloat16).
+Rows of a float32 table are gathered in float32 and cast afterwards. The gradient of a table is a scatter-add over all
+tokens of the batch, which would lose small terms in bfloat16 (as it does if the table itself is bfloat16).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class TokenEmbedding(nn.Module):
         self.embedding = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the rows of int32 tokens `(batch, length)`: `(batch, length, hidden_size)`."""
+        """Return the rows of int32 tokens `(batch, length)`: `(batch, length, hidden_size)`."""
         return jnp.take(self.embedding, tokens, axis=0).astype(compute_dtype(self.train_config))
 
 
 class PositionEmbedding(nn.Module):
-    """A learned table with a row for each position up to the longest; only the first ones are used."""
+    """A learned table with a row for each position up to the maximum; shorter sequences use the first rows."""
 
     max_length: int
     hidden_size: int
@@ -42,14 +42,14 @@ class PositionEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
-        """Returns the first rows, `(length, hidden_size)`."""
+        """Return the first rows, `(length, hidden_size)`."""
         shape = (self.max_length, self.hidden_size)
         table = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
         return table[:length].astype(compute_dtype(self.train_config))
 
 
 class OutputLayer(nn.Module):
-    """Logits from the residual stream, with a kernel and bias of its own or with the token table."""
+    """Logits from the residual stream, with its own kernel and bias or with the token table."""
 
     num_outputs: int
     train_config: TrainConfig
@@ -57,11 +57,11 @@ class OutputLayer(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, token_table: jax.Array | None = None) -> jax.Array:
-        """Returns logits, float32 `(..., num_outputs)`: the product in the compute dtype, cast at once.
+        """Return logits, float32 `(..., num_outputs)`: the product in the compute dtype, cast immediately.
 
         Args:
             hidden: `(..., hidden_size)`.
-            token_table: `(num_outputs, hidden_size)` where the layer is tied; it then has no parameters of its own.
+            token_table: `(num_outputs, hidden_size)` if the layer is tied; it then has no parameters of its own.
         """
         dtype, held_as = compute_dtype(self.train_config), param_dtype(self.train_config)
         if token_table is not None:

@@ -1,18 +1,18 @@
-"""A mixture of experts: several MLPs in the place of a block's one, of which each token goes through a few.
+"""A mixture of experts: several MLPs in place of a block's single one; each token uses a few of them.
 
-The router gives a token to its most probable experts, and weighs their results by these probabilities (the choices are
-those of GShard, Lepikhin et al. 2020, arXiv:2006.16668, for more than one expert a token, and of the Switch
-Transformer, Fedus et al. 2021, arXiv:2101.03961, for one). Each sequence is one of GShard's groups: of its tokens an
-expert takes at most
+The router sends a token to its most probable experts, and weights their results by these probabilities. For more than
+one expert per token it follows GShard (Lepikhin et al. 2020, arXiv:2006.16668), and for one the Switch Transformer
+(Fedus et al. 2021, arXiv:2101.03961). Each sequence is one of GShard's groups: an expert takes at most
 
     capacity = ceil(length * experts_per_token / num_experts * capacity_factor)
 
-first choices before second ones, earlier tokens before later ones. What does not fit is dropped: of the token nothing
-but the residual stream goes on. With a factor of `num_experts / experts_per_token` nothing can be dropped. That a group
-is a sequence makes the result the same however the batch is divided, over minibatches or over devices.
+of its tokens, first choices before second ones, earlier tokens before later ones. The rest are dropped: only the
+residual stream of a dropped token continues. With a factor of `num_experts / experts_per_token` no token can be
+dropped. Because a group is a sequence, the result does not depend on how the batch is divided over minibatches or
+devices.
 
-Tokens are moved by index. GShard's product with an array that is one where a token has a slot, `(tokens, experts,
-capacity)`, holds numbers that grow with the square of the length.
+Tokens are moved by index. GShard multiplies by an array that marks the slot of each token, `(tokens, experts,
+capacity)`; its size grows with the square of the length.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from memprof.workloads.train_config import TrainConfig
 
 
 class Routing(NamedTuple):
-    """Which token lies in which slot of which expert. The slots of all experts are numbered through, expert by expert.
+    """The slot of each routed token. The slots of all experts are numbered consecutively, expert by expert.
 
     Attributes:
-        token_of_slot: int32 `(batch, num_experts * capacity)`, the token's position; the length where there is none.
-        slot_of_choice: int32 `(batch, length, experts_per_token)`; the number of slots where the choice was dropped.
-        weights: of the chosen experts' results, float32 `(batch, length, experts_per_token)`.
-        imbalance: float32 `()`, 1 where all experts get equally much, more where they do not.
+        token_of_slot: int32 `(batch, num_experts * capacity)`, the token's position; the length if the slot is empty.
+        slot_of_choice: int32 `(batch, length, experts_per_token)`; the number of slots if the choice was dropped.
+        weights: weights of the chosen experts' results, float32 `(batch, length, experts_per_token)`.
+        imbalance: float32 `()`, 1 if all experts get equally many tokens, otherwise more.
     """
 
     token_of_slot: jax.Array
@@ -50,9 +50,9 @@ class Routing(NamedTuple):
 
 
 class MixtureOfExperts(nn.Module):
-    """LayerNorm, router, the experts' MLPs, dropout. The residual is added by the block.
+    """LayerNorm, router, the experts' MLPs, dropout. The block adds the residual.
 
-    Parameters of all experts are stacked under `experts`, the expert first.
+    Parameters of all experts are stacked under `experts`, with the expert as the first axis.
     """
 
     config: TransformerConfig
@@ -60,14 +60,14 @@ class MixtureOfExperts(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`.
+        """Return `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`.
 
-        What unequal use of the experts adds to the loss is sown into the collection `LOSSES`.
+        The loss term for unequal use of the experts is sown into the collection `LOSSES`.
         """
         config, train_config = self.config, self.train_config
         batch, length, hidden_size = hidden.shape
         hidden = norm(config, train_config, name="norm")(hidden)
-        # The router is in float32 whatever the compute dtype: rounded logits would choose other experts (Switch, 2.4).
+        # The router is float32 for every compute dtype: rounded logits would choose other experts (Switch, 2.4).
         router = nn.Dense(
             config.num_experts, use_bias=False, dtype=jnp.float32, param_dtype=param_dtype(train_config), name=ROUTER
         )
@@ -75,8 +75,8 @@ class MixtureOfExperts(nn.Module):
             nn.softmax(router(hidden)), experts_per_token=config.experts_per_token, capacity=capacity(config, length)
         )
         self.sow(LOSSES, "imbalance", config.balance_loss_weight * routing.imbalance)
-        # Devices that share the experts have their sequences' tokens, and send them to the experts (an all-to-all), and
-        # the results back.
+        # Devices that share the experts hold the tokens of their sequences. They send them to the experts (an
+        # all-to-all) and get the results back.
         slots = divided(_take(hidden, routing.token_of_slot), train_config, BATCH)
         slots = slots.reshape(batch, config.num_experts, -1, hidden_size)
         slots = divided(slots, train_config, GROUP, EXPERT)
@@ -96,29 +96,29 @@ class Expert(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, capacity, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
+        """Return `(batch, capacity, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
         return up_and_down(hidden, self.config, self.train_config, GROUP, WHOLE)
 
 
 def capacity(config: TransformerConfig, length: int) -> int:
-    """Returns how many tokens of a sequence an expert takes at most; more than all of them never come."""
+    """Return the largest number of tokens of a sequence that an expert takes, at most the sequence's length."""
     even = length * config.experts_per_token / config.num_experts
     return min(length, ceil(even * config.capacity_factor))
 
 
 def route(probabilities: jax.Array, *, experts_per_token: int, capacity: int) -> Routing:
-    """Gives each token of each sequence to its most probable experts.
+    """Assign each token of each sequence to its most probable experts.
 
-    The imbalance is Switch's, equation 4, for each sequence, and of these the mean: the number of experts times the
-    sum over experts of their part of the choices times their mean probability.
+    The imbalance is Switch's equation 4 for each sequence, averaged over sequences: the number of experts times the sum
+    over experts of their share of the choices times their mean probability.
 
     Args:
-        probabilities: of the experts, float32 `(batch, length, num_experts)`.
+        probabilities: probabilities of the experts, float32 `(batch, length, num_experts)`.
     """
     batch, length, num_experts = probabilities.shape
     weights, experts = jax.lax.top_k(probabilities, experts_per_token)
     chosen = jax.nn.one_hot(experts, num_experts, dtype=jnp.int32)
-    if experts_per_token > 1:  # one alone keeps its probability, through which the router learns
+    if experts_per_token > 1:  # a single expert keeps its probability, through which the router learns
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
 
     queue = chosen.swapaxes(1, 2).reshape(batch, experts_per_token * length, num_experts)
@@ -135,5 +135,5 @@ def route(probabilities: jax.Array, *, experts_per_token: int, capacity: int) ->
 
 
 def _take(rows: jax.Array, index: jax.Array) -> jax.Array:
-    """Rows of each sequence, `(batch, ..., hidden_size)`; zeros for an index past the last one."""
+    """Return rows of each sequence, `(batch, ..., hidden_size)`; zeros for an index past the last one."""
     return jax.vmap(lambda rows, index: jnp.take(rows, index, axis=0, mode="fill", fill_value=0))(rows, index)

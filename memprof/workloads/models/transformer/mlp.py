@@ -15,14 +15,14 @@ from memprof.workloads.train_config import TrainConfig
 
 
 class MLPBlock(nn.Module):
-    """Norm, up projection (and gate), activation, down projection, dropout. The residual is added by the block."""
+    """Norm, up projection (and gate), activation, down projection, dropout. The block adds the residual."""
 
     config: TransformerConfig
     train_config: TrainConfig
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
+        """Return `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
         hidden = norm(self.config, self.train_config, name="norm")(hidden)
         hidden = up_and_down(hidden, self.config, self.train_config, BATCH, LENGTH)
         return nn.Dropout(self.config.dropout_rate, deterministic=False)(hidden)
@@ -31,13 +31,13 @@ class MLPBlock(nn.Module):
 def up_and_down(
     hidden: jax.Array, config: TransformerConfig, train_config: TrainConfig, *dims: str | None
 ) -> jax.Array:
-    """Returns what two projections with an activation between them make of `(..., hidden_size)`, in the same shape.
+    """Apply two projections, with an activation between them, to `(..., hidden_size)`. The result has the same shape.
 
-    They are parts of the module that calls this, `up` and `down`; a third one, `gate`, is the activation's argument
-    where the configuration has one.
+    The projections are submodules `up` and `down` of the module that calls this. With `gated_mlp`, a third projection,
+    `gate`, is the argument of the activation.
 
     Args:
-        dims: what the dimensions but the last are, for devices that share them (see `sharding.divided`).
+        dims: the kind of each dimension except the last, for devices that share them (see `sharding.divided`).
     """
     activation = checkpointed_activation(_ACTIVATIONS[config.activation], train_config)
 

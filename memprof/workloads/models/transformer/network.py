@@ -1,8 +1,8 @@
 """The Transformer with its batch and its loss: embeddings, a stack of blocks, a final norm, and an output layer.
 
 Parameter paths read `token_embedding/embedding`, `layers_0/attention/qkv/kernel`, `layers_0/mlp/up/kernel`,
-`final_norm/scale`, `head/kernel`. Where a loop goes through the layers, their parameters are stacked, the layer first,
-under `layers/attention/...`.
+`final_norm/scale`, `head/kernel`. If a loop goes through the layers, their parameters are stacked under
+`layers/attention/...`, with the layer as the first axis.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Transformer(nn.Module):
     def __call__(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Returns logits in float32: `(batch, length, vocab_size)`, or `(batch, num_classes)` for classification.
+        """Return logits in float32: `(batch, length, vocab_size)`, or `(batch, num_classes)` for classification.
 
         Args:
             inputs: tokens, int32 `(batch, length)`.
-            input_mask: bool `(batch, length)`, False for padding; None where there is none.
+            input_mask: bool `(batch, length)`, False for padding; None without padding.
             attention_mask: bool `(batch, length, length)`, queries before keys, True where attention is allowed.
         """
         return self.decode(self.encode(inputs, input_mask, attention_mask))
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
     def encode(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
+        """Return the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
         hidden = self.token_embedding(inputs)
         if self.config.positions == "learned":
             hidden = hidden + self.position_embedding(inputs.shape[1])
@@ -97,9 +97,9 @@ class Transformer(nn.Module):
 
     @nn.nowrap
     def decode(self, hidden: jax.Array) -> jax.Array:
-        """Returns the logits, float32, of a residual stream `(batch, length, hidden_size)`, or of tokens of it."""
+        """Return the logits, float32, of a residual stream `(batch, length, hidden_size)` or of some of its tokens."""
         if self.config.task == "classification":
-            # As in BERT: the first token stands for the sequence.
+            # As in BERT, the first token represents the sequence.
             pooled = nn.tanh(self.pooler(hidden[:, 0]))
             return self.head(self.pooler_dropout(pooled))
         by_token = (BATCH, LENGTH) if hidden.ndim == 3 else (TOKENS,)
@@ -138,7 +138,7 @@ class Transformer(nn.Module):
     def _through_stages(
         self, hidden: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None
     ) -> jax.Array:
-        """As `_through_layers`, with the stacked layers divided over the devices of a pipeline."""
+        """Like `_through_layers`, with the stacked layers divided over the devices of a pipeline."""
         block = checkpointed(Block, "block", self.train_config)(
             self.config, self.train_config, parent=None, name=LAYERS
         )
@@ -169,7 +169,7 @@ class Transformer(nn.Module):
 
 
 def build_transformer(config: TransformerConfig, train_config: TrainConfig) -> Model:
-    """Returns the Transformer as a model that can be trained."""
+    """Return the Transformer as a trainable model."""
     masks = (("input_mask", config.padding_mask), ("attention_mask", config.custom_mask))
     counts_by_token = config.padding_mask and config.task == "next_token"
     smaller = pruned_config(config, train_config.structurally_pruned_fraction)

@@ -1,4 +1,4 @@
-"""The norm of a configuration."""
+"""The norm that a configuration selects."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from memprof.workloads.train_config import TrainConfig
 
 
 def norm(config: TransformerConfig, train_config: TrainConfig, name: str | None = None) -> nn.Module:
-    """Returns a LayerNorm or an RMSNorm."""
+    """Return a LayerNorm or an RMSNorm."""
     return (rms_norm if config.norm == "rms" else layer_norm)(train_config, name)

@@ -1,4 +1,4 @@
-"""Structured pruning of a Transformer: heads and hidden units go, and the residual stream keeps its width."""
+"""Structured pruning of a Transformer: heads and hidden units are removed, and the residual stream keeps its width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memprof.workloads.scopes import ATTENTION, EXPERTS, LAYERS, MLP
 
 
 def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConfig:
-    """Returns the configuration with that fraction of the heads and of the MLP blocks' hidden units gone."""
+    """Return the configuration without that fraction of the heads and of the MLP blocks' hidden units."""
     if fraction == 0:
         return config
     assert config.kv_heads == config.num_heads, "the heads of a group share keys and values"
@@ -28,10 +28,10 @@ def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConf
 
 
 def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: TransformerConfig) -> dict[str, Any]:
-    """Returns a Transformer's parameters with what `smaller` does not have cut out, layer by layer.
+    """Return a Transformer's parameters without the units that `smaller` lacks, layer by layer.
 
     Args:
-        params: those of a Transformer of `config`, its layers stacked or not.
+        params: parameters of a Transformer of `config`, with its layers stacked or not.
     """
 
     def prune(layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
 
 
 def prune_heads(qkv: LayerParams, out: LayerParams, config: TransformerConfig, num_kept: int) -> tuple[Pruned, Pruned]:
-    """Returns both projections of an attention with the most important heads alone, in their old order."""
+    """Return both projections of an attention with only the most important heads, in their old order."""
     heads = (config.num_heads, config.head_width)
     kernel = qkv["kernel"].reshape(-1, 3, *heads)
     out_kernel = out["kernel"].reshape(*heads, -1)

@@ -40,11 +40,11 @@ def _lines(*files: str, folders: CodeFolders | None = None) -> SourcePlace:
         ([f"{_SITE}/mymodel/net.py", f"{_SITE}/jax/numpy.py"], "mymodel/net.py:1"),
         (["/usr/lib/python3/dist-packages/mymodel/net.py"], "mymodel/net.py:1"),
         # memprof's workloads are models like anybody's; the rest of memprof is machinery
-        ([f"{_SITE}/memprof/capture/compile.py", f"{_SITE}/memprof/workloads/m.py"], "memprof/workloads/m.py:2"),
-        (["/src/memprof/workloads/m.py", "/src/memprof/capture/tracing/flops.py"], "/src/memprof/workloads/m.py:1"),
+        ([f"{_SITE}/memprof/sources/jax/compile.py", f"{_SITE}/memprof/workloads/m.py"], "memprof/workloads/m.py:2"),
+        (["/src/memprof/workloads/m.py", "/src/memprof/sources/jax/tracing/flops.py"], "/src/memprof/workloads/m.py:1"),
         # what calls memprof is not in the step
         (["/me/run.py", "/src/memprof/api.py", f"{_SITE}/mymodel/net.py"], "mymodel/net.py:3"),
-        (["/me/run.py", "/src/memprof/capture/compile.py", "/me/train.py"], "/me/train.py:3"),
+        (["/me/run.py", "/src/memprof/sources/jax/compile.py", "/me/train.py"], "/me/train.py:3"),
         # what was typed is the user's, what a library made up is not
         (["<stdin>", f"{_SITE}/jax/_src/api.py"], "<stdin>:1"),
         (["<ipython-input-3-abc>", "<string>"], "<ipython-input-3-abc>:1"),

@@ -15,10 +15,10 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings
 from memprof.analysis.records.pressure import Pressure
-from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import MemprofError
 from memprof.reports.json.report import report_json
 from memprof.reports.views.header import pressure_sentence
+from memprof.sources.capture_file import read_capture, write_capture
 from memprof.studies.advice.advise import advise
 
 

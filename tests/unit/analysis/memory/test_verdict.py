@@ -17,8 +17,8 @@ from memprof.analysis.memory.verdict import (
 )
 from memprof.analysis.records.capture import Target, Topology
 from memprof.analysis.records.pool import Allocator, Answer, Pieces, PoolSettings
-from memprof.capture.pool_settings import parse_pool, pool_settings
-from memprof.capture.targets.resolve import resolve
+from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.pool_settings import parse_pool, pool_settings
 
 GB, GIB = 10**9, 1 << 30
 FITS, WITH, NOT, UNKNOWN = Answer

@@ -1,1 +1,0 @@
-"""Programs that others have lowered or compiled."""

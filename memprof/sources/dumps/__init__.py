@@ -1,0 +1,1 @@
+"""Programs lowered or compiled elsewhere."""

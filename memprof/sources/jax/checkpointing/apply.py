@@ -1,0 +1,138 @@
+"""Checkpoints inserted into a step while it is traced. The user's files stay unchanged.
+
+`jax.grad` and similar functions, also in frameworks, pass the differentiated function to `jax.vjp`. There it is traced
+to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, with_checkpoints, without_calls
+from memprof.sources.jax.checkpointing.signature import Policy
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import is_array_like
+
+_ARRAY = object()
+
+
+@contextmanager
+def checkpointed(
+    checkpoints: Checkpoints | Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
+) -> Iterator[list[core.ClosedJaxpr]]:
+    """Put checkpoints around the blocks of all functions that are differentiated within a `with` block.
+
+    Args:
+        checkpoints: the checkpoints, or a policy for all blocks; None: only collect the functions, unchanged.
+        chosen: decides whether a function gets checkpoints.
+
+    Yields:
+        The functions, without calls, in the order in which they are differentiated.
+    """
+    seen: list[core.ClosedJaxpr] = []
+
+    def changed(closed: core.ClosedJaxpr) -> Flat:
+        closed = without_calls(closed)
+        seen.append(closed)
+        # A framework's function can be called only once, because it consumes a list made for one call.
+        if checkpoints is None or not chosen(closed):
+            return as_function(closed)
+        return with_checkpoints(closed, checkpoints)
+
+    with differentiated_as(changed):
+        yield seen
+
+
+@contextmanager
+def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
+    """Collect the functions that are differentiated within a `with` block, with their calls and checkpoints."""
+    seen: list[core.ClosedJaxpr] = []
+
+    def unchanged(closed: core.ClosedJaxpr) -> Flat:
+        seen.append(closed)
+        return as_function(closed)
+
+    with differentiated_as(unchanged):
+        yield seen
+
+
+@contextmanager
+def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[None]:
+    """Differentiate another function, made from its jaxpr, in place of each function."""
+    is_inside = False
+
+    def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(vjp)
+        def changed_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
+            nonlocal is_inside
+            if is_inside:  # a nested derivative: leave it unchanged, as a part of the function around it
+                return vjp(fun, *primals, **options)
+            is_inside = True
+            try:
+                results = _Results(fun)
+                evaluate = changed(jax.make_jaxpr(results.arrays)(*primals))
+            finally:
+                is_inside = False
+            return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
+
+        return changed_vjp
+
+    with jit_adapter.differentiation_replaced(stand_in):
+        yield
+
+
+class _Results:
+    """The results of a function: arrays, which its jaxpr also returns, and other leaves, which stay unchanged."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self._fun = fun
+        self._leaves: list[Any] = []
+        self._structure: Any = None
+
+    def arrays(self, *args: Any) -> list[Any]:
+        """Call the function and return only its arrays."""
+        leaves, self._structure = jax.tree.flatten(self._fun(*args))
+        self._leaves = [_ARRAY if is_array_like(leaf) else leaf for leaf in leaves]
+        return [leaf for leaf in leaves if is_array_like(leaf)]
+
+    def whole(self, arrays: list[Any]) -> Any:
+        """Return the function's result with these arrays in it."""
+        each = iter(arrays)
+        return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
+
+
+def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints | Policy) -> Callable[..., Any]:
+    """Return a step with checkpoints around its differentiated blocks, jitted with the step's own options.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
+    return traced_within(step, lambda: checkpointed(checkpoints))
+
+
+def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]) -> Callable[..., Any]:
+    """Return a step that is traced within a context, jitted with the step's own options.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
+    if jit_adapter.is_framework_jit(step):
+        raise MemprofError(
+            "the step is jitted by its framework: give the function without jit, and jit what comes back"
+        )
+    inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
+
+    @functools.wraps(inner)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return inner(*args, **kwargs)
+
+    return changed if inner is step else jit_adapter.jitted_as(step, changed)

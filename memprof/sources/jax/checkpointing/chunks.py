@@ -1,0 +1,150 @@
+"""Losses and attentions computed one chunk of rows after another, in an unmodified function.
+
+Large arrays exist for one chunk at a time: a scan runs over the chunks, with `jax.checkpoint` around its body, so the
+backward pass recomputes each chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from memprof.analysis.records.in_chunks import InChunks
+from memprof.sources.jax.checkpointing.apply import differentiated_as
+from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
+from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
+from memprof.sources.jax.checkpointing.rows import Axis
+
+_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
+
+
+@contextmanager
+def chunked(chunks: InChunks) -> Iterator[list[Region]]:
+    """Compute regions of all functions that are differentiated within a `with` block in chunks.
+
+    Yields:
+        The regions that were found.
+    """
+    found: list[Region] = []
+
+    def changed(closed: core.ClosedJaxpr) -> Flat:
+        return _Chunked(chunks, found).function(closed)
+
+    with differentiated_as(changed):
+        yield found
+
+
+class _Chunked:
+    def __init__(self, chunks: InChunks, found: list[Region]) -> None:
+        self._parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
+        self._found = found
+
+    def function(self, closed: core.ClosedJaxpr) -> Flat:
+        """Return a function that evaluates a jaxpr in chunks, including its scans and checkpoints."""
+        closed = without_jits(closed)
+        jaxpr = closed.jaxpr
+        regions = [each for each in find_regions(jaxpr) if self._parts[each.kind] > 1]
+        self._found.extend(regions)
+        of_region = {number: region for region in regions for number in region.own}
+        first = {min(region.own): region for region in regions}
+
+        def evaluate(*args: Any) -> list[Any]:
+            known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+            known.update(zip(jaxpr.invars, args, strict=True))
+            pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_region]
+            while pending:  # a region's inputs may be made after its first equation
+                late: list[int] = []
+                for number in pending:
+                    region = first.get(number)
+                    read = jaxpr.eqns[number].invars if region is None else [var for var, _ in region.inputs]
+                    if any(isinstance(atom, core.Var) and atom not in known for atom in read):
+                        late.append(number)
+                    elif region is None:
+                        self._evaluate(jaxpr.eqns[number], known)
+                    else:
+                        _in_parts(jaxpr, region, self._parts[region.kind], known)
+                assert len(late) < len(pending), "a region reads what is made of it"
+                pending = late
+            return [value_of(atom, known) for atom in jaxpr.outvars]
+
+        return evaluate
+
+    def _evaluate(self, equation: Any, known: dict[Any, Any]) -> None:
+        name, params = equation.primitive.name, equation.params
+        if name == "scan":
+            body = params["jaxpr"]
+            changed = jax.make_jaxpr(self.function(body))(*body.in_avals)
+            bind(equation, known, {**params, "jaxpr": changed})
+        elif name in _CHECKPOINTS:
+            inner = self.function(core.ClosedJaxpr(params["jaxpr"], ()))
+            again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
+            results = again(*[value_of(atom, known) for atom in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        else:
+            bind(equation, known, params)
+
+
+def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any, Any]) -> None:
+    """Evaluate a region in chunks of equally many rows, and the remaining rows at the end."""
+    num_rows = -(-region.num_rows // num_parts)
+    num_whole = region.num_rows // num_rows
+    end = num_whole * num_rows
+    divided = [(var, axis) for var, axis in region.inputs if axis is not None]
+    shared: dict[tuple[Any, Axis], Any] = {(var, None): known[var] for var, axis in region.inputs if axis is None}
+
+    def part(num_rows: int, rows: Sequence[Any]) -> list[Any]:
+        values = {**shared}
+        values.update(zip(divided, rows, strict=True))
+        return _evaluated(jaxpr, region, values, num_rows)
+
+    def turn(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
+        return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
+
+    def length(var: Any, axis: int, rows: int) -> int:
+        """Return the number of array entries along an axis that this many rows take."""
+        return int(var.aval.shape[axis]) // region.num_rows * rows
+
+    stacked = [_stacked(known[var], axis, num_whole, length(var, axis, num_rows)) for var, axis in divided]
+    _, found = jax.lax.scan(turn, None, stacked)
+    rest: list[Any] = []
+    if end < region.num_rows:
+        tails = [jax.lax.slice_in_dim(known[var], length(var, axis, end), None, axis=axis) for var, axis in divided]
+        rest = jax.checkpoint(partial(part, region.num_rows - end))(tails)
+    for number, (var, axis) in enumerate(region.outputs):
+        known[var] = _joined(found[number], axis, rest[number : number + 1])
+
+
+def _evaluated(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
+    """Evaluate a region for a part of its rows."""
+    made: dict[Any, Any] = {}
+    for number in region.numbers:
+        equation, rows = jaxpr.eqns[number], region.rows[number]
+        known = dict(made)
+        for atom, axis in zip(equation.invars, rows.inputs, strict=True):
+            if isinstance(atom, core.Var) and atom not in made:
+                known[atom] = inputs[atom, axis]
+        bind(equation, known, rows.params(equation, num_rows, region.num_rows))
+        made.update({var: known[var] for var in equation.outvars})
+    return [made[var] for var, _ in region.outputs]
+
+
+def _stacked(array: Any, axis: int, num_parts: int, num_rows: int) -> Any:
+    """Return the whole chunks of an array, stacked along a new first axis."""
+    whole = jax.lax.slice_in_dim(array, 0, num_parts * num_rows, axis=axis)
+    shape = whole.shape
+    return jnp.moveaxis(whole.reshape(*shape[:axis], num_parts, num_rows, *shape[axis + 1 :]), axis, 0)
+
+
+def _joined(parts: Any, axis: Axis, rest: Sequence[Any]) -> Any:
+    """Join the chunks of a result into one array, or sum them if the result has no row axis."""
+    if axis is None:
+        return sum(rest, start=parts.sum(0, dtype=parts.dtype))
+    moved = jnp.moveaxis(parts, 0, axis)
+    shape = moved.shape
+    return jnp.concatenate([moved.reshape(*shape[:axis], -1, *shape[axis + 2 :]), *rest], axis=axis)

@@ -1,0 +1,212 @@
+"""Re-evaluation of jaxprs: without calls, with the names of their operations, and with checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.sources.jax.checkpointing.blocks import Repeated, find_repeated, is_loop
+from memprof.sources.jax.checkpointing.signature import Policy, policy_of
+from memprof.sources.jax.tracing import jit_adapter
+
+Flat = Callable[..., list[Any]]
+_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+          "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
+
+
+def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Return the same function with its jits and checkpoints inlined.
+
+    A call with shardings for its arguments or results stays.
+    """
+    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
+
+
+def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Return the same function with its jits inlined; its checkpoints stay."""
+
+    def rule(equation: Any, values: list[Any]) -> list[Any] | None:
+        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+
+    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, rule))(*closed.in_avals)
+
+
+def as_function(closed: core.ClosedJaxpr) -> Flat:
+    """Return a jaxpr as a function from arrays to a list of arrays."""
+    return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _as_they_are)
+
+
+def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
+    """Return the different blocks of a function without calls, each with its number of runs."""
+    repeated = find_repeated(closed.jaxpr)
+    if repeated is None:
+        loops = [each.params for each in closed.jaxpr.eqns if is_loop(each)]
+        return [(without_calls(params["jaxpr"]), int(params["length"])) for params in loops]
+    run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
+    return [
+        (jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]), repeated.count)
+    ]
+
+
+def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
+    """Return the same function with `jax.checkpoint` around each of its blocks.
+
+    Args:
+        closed: a jaxpr without calls.
+        checkpoints: the results that each block saves, or a policy for all blocks. Iterations of a scan are blocks.
+    """
+    jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
+    number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
+
+    def policy_at(number: int) -> Policy | None:
+        if not isinstance(checkpoints, Checkpoints):
+            return checkpoints
+        kept = checkpoints.kept_by(number)
+        return None if kept is None else policy_of(kept)
+
+    in_loops = policy_at(0)
+    assert in_loops is not None
+
+    def evaluate(*args: Any) -> list[Any]:
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+        place = 0
+        while place < len(jaxpr.eqns):
+            policy = policy_at(number_at[place]) if place in number_at else None
+            if repeated is not None and policy is not None:
+                place = _run_block(jaxpr, place, repeated, policy, known)
+                continue
+            equation = jaxpr.eqns[place]
+            if repeated is None and is_loop(equation):
+                num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
+                _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
+            else:
+                bind(equation, known, equation.params)
+            place += 1
+        return [value_of(atom, known) for atom in jaxpr.outvars]
+
+    return evaluate
+
+
+def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy, known: dict[Any, Any]) -> int:
+    """Evaluate one repetition under a checkpoint. Return the number of the equation after it."""
+    run, inputs, outputs = _block(jaxpr, start, repeated.length)
+    results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
+    known.update(zip(outputs, results, strict=True))
+    return start + repeated.length
+
+
+def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: int | None, rest: Policy | None) -> None:
+    """Evaluate a scan with a checkpointed body, in two parts if its last iterations have another policy, or none."""
+    params = equation.params
+    length = int(params["length"])
+    if num_first is None or num_first >= length:
+        bind(equation, known, _checkpointed_loop(equation, policy))
+        return
+    num_consts, num_carried = _consts_and_carried(equation)
+    values = [value_of(atom, known) for atom in equation.invars]
+    consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
+    is_reversed = params["reverse"]
+    spans = (
+        [(length - num_first, length), (0, length - num_first)]
+        if is_reversed
+        else [(0, num_first), (num_first, length)]
+    )
+    parts: list[list[Any]] = []
+    for (start, stop), each in zip(spans, (policy, rest), strict=True):
+        inner = params if each is None else _checkpointed_loop(equation, each)
+        rows = [jax.lax.slice_in_dim(array, start, stop) for array in values[num_consts + num_carried :]]
+        with jit_adapter.name_of(equation):
+            results = jit_adapter.bound(equation, [*consts, *carry, *rows], {**inner, "length": stop - start})
+        carry = results[:num_carried]
+        parts.append(results[num_carried:])
+    if is_reversed:
+        parts.reverse()
+    stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
+    known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
+
+
+def _consts_and_carried(equation: Any) -> tuple[int, int]:
+    """Return the number of constant and of carried inputs of a scan. Its scanned inputs have one axis more outside."""
+    body = equation.params["jaxpr"].jaxpr
+
+    def num_stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+        return sum(each.aval.ndim != own.aval.ndim for each, own in zip(outer, inner, strict=True))
+
+    num_carried = len(equation.outvars) - num_stacked(equation.outvars, body.outvars)
+    return len(equation.invars) - num_stacked(equation.invars, body.invars) - num_carried, num_carried
+
+
+def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
+    """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan."""
+    body = without_calls(equation.params["jaxpr"])
+    checkpointed = jax.checkpoint(as_function(body), policy=policy, prevent_cse=False)
+    return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
+
+
+def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any], list[Any]]:
+    """Return some equations as a function, with the variables that it reads, and its results that are read later."""
+    equations = jaxpr.eqns[start : start + length]
+    made = {var for each in equations for var in each.outvars}
+    read = [atom for each in equations for atom in each.invars if isinstance(atom, core.Var)]
+    inputs = list(dict.fromkeys(var for var in read if var not in made))
+    after = {atom for each in jaxpr.eqns[start + length :] for atom in each.invars if isinstance(atom, core.Var)}
+    after.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+    outputs = [var for each in equations for var in each.outvars if var in after]
+
+    def run(*args: Any) -> list[Any]:
+        known = dict(zip(inputs, args, strict=True))
+        for equation in equations:
+            bind(equation, known, equation.params)
+        return [known[var] for var in outputs]
+
+    return run, inputs, outputs
+
+
+_Rule = Callable[[Any, list[Any]], list[Any] | None]
+
+
+def _as_they_are(equation: Any, values: list[Any]) -> None:
+    """Leave calls unchanged."""
+
+
+def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> list[Any] | None:
+    """Inline a call, and evaluate its equations by a rule. Return None if the equation is not such a call."""
+    name = _CALLS.get(equation.primitive.name)
+    if name is None or not jit_adapter.has_no_shardings(equation.params):
+        return None
+    inner = equation.params[name]
+    jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, core.ClosedJaxpr) else (inner, ())
+    return _evaluated(jaxpr, consts, values, rule or _inlined)
+
+
+def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: _Rule) -> list[Any]:
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    known.update(zip(jaxpr.invars, args, strict=True))
+    for equation in jaxpr.eqns:
+        values = [value_of(atom, known) for atom in equation.invars]
+        with jit_adapter.name_of(equation):
+            results = rule(equation, values)
+        if results is None:
+            bind(equation, known, equation.params)
+        else:
+            known.update(zip(equation.outvars, results, strict=True))
+    return [value_of(atom, known) for atom in jaxpr.outvars]
+
+
+def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
+    """Evaluate an equation with other parameters, and store its results in `known`."""
+    values = [value_of(atom, known) for atom in equation.invars]
+    with jit_adapter.name_of(equation):
+        results = jit_adapter.bound(equation, values, params)
+    known.update(zip(equation.outvars, results, strict=True))
+
+
+def value_of(atom: Any, known: dict[Any, Any]) -> Any:
+    """Return the value of an equation's input."""
+    return atom.val if isinstance(atom, core.Literal) else known[atom]

@@ -1,0 +1,85 @@
+"""The operations of a block, from its jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from memprof.analysis.records.capture import Speeds
+from memprof.analysis.records.checkpoints import Block, Operation
+from memprof.sources.jax.checkpointing.evaluation import as_function, without_calls
+from memprof.sources.jax.checkpointing.signature import signature_of
+from memprof.sources.jax.tracing.flops import count_flops
+
+_KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+_TENSOR_CORES = {"f32": "tf32"}
+# The speeds of an H100, for targets with unknown speeds. Only their ratio matters.
+_OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
+# XLA fuses elementwise operations into the kernels that read them, so their results are rarely written to memory.
+_FUSED = 0.1
+
+
+def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None) -> Block:
+    """Return the operations of a block.
+
+    Args:
+        closed: the block's jaxpr, without calls.
+        speeds: the speeds of the target, or None if they are unknown.
+    """
+
+    def forward(*args: Any) -> Any:
+        return jax.tree.leaves(jax.vjp(as_function(closed), *args)[1])
+
+    traced = without_calls(jax.make_jaxpr(forward)(*closed.in_avals))
+    equations = traced.jaxpr.eqns
+    maker = {var: number for number, each in enumerate(equations) for var in each.outvars}
+    read = [
+        sorted({maker[atom] for atom in each.invars if isinstance(atom, core.Var) and atom in maker})
+        for each in equations
+    ]
+    needed = {maker[atom] for atom in traced.jaxpr.outvars if isinstance(atom, core.Var) and atom in maker}
+    wanted = set(needed)
+    for number in reversed(range(len(equations))):
+        if number in wanted:
+            wanted.update(read[number])
+    place = {number: position for position, number in enumerate(sorted(wanted))}
+    operations = tuple(
+        _operation(equations[number], tuple(place[each] for each in read[number]), number in needed, speeds)
+        for number in place
+    )
+    return Block(operations=operations, count=count)
+
+
+def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: Speeds | None) -> Operation:
+    avals = [atom.aval for atom in equation.invars]
+    size_bytes = sum(prod(var.aval.shape) * var.aval.dtype.itemsize for var in equation.outvars)
+    flops = count_flops(_Alone([equation])).total()
+    return Operation(
+        signature=signature_of(equation.primitive, avals, equation.params),
+        inputs=inputs,
+        size_bytes=size_bytes,
+        seconds=flops / _peak(avals, speeds) if flops else _FUSED * size_bytes / _bandwidth(speeds),
+        is_needed=is_needed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A stand-in for a jaxpr with one equation."""
+
+    eqns: list[Any]
+
+
+def _peak(avals: list[Any], speeds: Speeds | None) -> float:
+    peaks: Mapping[str, float] = {} if speeds is None else speeds.operations_per_second
+    kind = _KINDS.get(str(avals[0].dtype), "") if avals else ""
+    return peaks.get(_TENSOR_CORES.get(kind, kind)) or peaks.get(kind) or _OPERATIONS_PER_SECOND
+
+
+def _bandwidth(speeds: Speeds | None) -> float:
+    return _BYTES_PER_SECOND if speeds is None else speeds.memory_bytes_per_second

@@ -1,0 +1,310 @@
+"""Compile and run steps in child processes, and return captures or errors. This process needs no JAX."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import importlib.util
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.exported import Exported
+from memprof.errors import MemprofError
+from memprof.sources.capture_file import decoded_without_program
+from memprof.sources.jax.processes.child_process import ChildProcess, Children, Progress
+from memprof.sources.jax.processes.handover import Handover
+from memprof.sources.jax.processes.task import (
+    EXPORTED_FILE,
+    PLAN_FILE,
+    PLAN_TASK_FILE,
+    RECOMPUTED_FILE,
+    TRACE_FOLDER,
+    AnyTask,
+    CountingTask,
+    Task,
+    decoded_task,
+)
+from memprof.sources.jax.processes.work_folder import work_folder
+from memprof.sources.jax.xla.plan import Plan
+from memprof.sources.jax.xla.plan_cache import PlanCache
+from memprof.sources.jax.xla.portable_program import CompileSettings, PlanTask, PortableProgram
+
+if TYPE_CHECKING:
+    from memprof.sources.jax.processes.cluster import Cluster
+
+# Peak memory of one compile of a large step, including jax and its libraries.
+_MEMORY_PER_JOB_BYTES = 2 * 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileResult:
+    """The result of a task: a capture or an error."""
+
+    task: Task
+    capture: Capture | None
+    error: MemprofError | None
+
+
+def compile_in_child(task: Task, *, progress: Progress, children: Children | None = None) -> Capture:
+    """Build and compile a step in a separate process, and run it there if the task asks for it.
+
+    With a cluster, the process only lowers the step, and a process of a worker compiles it.
+
+    Args:
+        progress: called with the name of each stage when it begins.
+        children: child processes that end together with this one, if any.
+
+    Raises:
+        MemprofError: the child found a user's mistake.
+        WorkloadError: the step failed, or its compile or run crashed the child; `details` has the child's last lines.
+    """
+    if task.settings.cluster is not None:
+        with _cluster_of([task]) as cluster:
+            assert cluster is not None
+            return _compile_on(
+                cluster, task, progress=progress, children=children or Children(), lowering=threading.Semaphore()
+            )
+    with _done(task, progress, children) as folder:
+        capture = _captured(Handover.read(folder))
+    return capture or compile_in_child(task, progress=progress, children=children)
+
+
+def compile_all(
+    tasks: Sequence[Task], *, num_jobs: int, progress: Callable[[str, str], None]
+) -> Iterator[CompileResult]:
+    """Compile tasks in parallel, and yield each result as soon as it is available, in any order.
+
+    A failed task does not affect the others. If the caller stops iterating (Ctrl-C, an error), the running children end
+    at once.
+
+    Args:
+        num_jobs: maximum number of concurrent tasks.
+        progress: called with a task's label and the name of each stage when it begins; from several threads.
+
+    Raises:
+        MemprofError: the tasks' cluster cannot be reached, or cannot compile them.
+    """
+
+    def run(cluster: Cluster | None, task: Task) -> CompileResult:
+        def stage(name: str) -> None:
+            progress(task.label, name)
+
+        try:
+            if cluster is None:
+                capture = compile_in_child(task, progress=stage, children=children)
+            else:
+                capture = _compile_on(cluster, task, progress=stage, children=children, lowering=lowering)
+        except MemprofError as error:
+            return CompileResult(task=task, capture=None, error=error)
+        return CompileResult(task=task, capture=capture, error=None)
+
+    children, lowering = Children(), threading.Semaphore(default_num_jobs())
+    with _cluster_of(tasks) as cluster:
+        executor = ThreadPoolExecutor(max_workers=num_jobs)
+        try:
+            for future in as_completed([executor.submit(run, cluster, task) for task in tasks]):
+                yield future.result()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            children.end()
+            executor.shutdown(wait=True)
+
+
+def trace_in_child(
+    task: Task, *, write_session: Callable[[Capture, Path], Path], progress: Progress
+) -> tuple[Capture, Path | None]:
+    """Like `compile_in_child`, with a trace of the timed steps.
+
+    Args:
+        write_session: called with the capture and the folder of the trace, which is removed when it returns.
+
+    Returns:
+        The capture and the result of `write_session`, or None instead of the result if the step ran out of memory.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`; or what `write_session` raises.
+    """
+    with _done(replace(task, traces=True), progress) as folder:
+        capture = _captured(Handover.read(folder))
+        assert capture is not None  # a step that runs is compiled, not read from the cache
+        if capture.measured is None or capture.measured.out_of_memory is not None:
+            return capture, None
+        return capture, write_session(capture, folder / TRACE_FOLDER)
+
+
+@contextmanager
+def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Capture, Exported, tuple[Path, ...]]]:
+    """Write a step as an ONNX model in a child process.
+
+    Yields:
+        The step's capture without a program, a record of the export, and the files: the model and large weights. The
+        files are removed when the block exits.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`; or onnx is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MemprofError("ONNX is not installed: pip install 'jax-memprof[onnx]'")
+    with _done(task, progress) as folder:
+        exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
+        yield (
+            decoded_without_program(Handover.read(folder).lowered),
+            exported,
+            tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
+        )
+
+
+def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
+    """Count the operations that steps recompute, by tracing alone: without a compile, this takes seconds.
+
+    Returns:
+        The recomputed FLOPs of each step, or the sentence that says why it cannot be built or traced.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`.
+    """
+    with _done(task, progress) as folder:
+        counts: list[int | str] = json.loads((folder / RECOMPUTED_FILE).read_text(encoding="utf-8"))
+        return counts
+
+
+def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
+    """Return the number of concurrent compiles: the capacity of the cluster and a few more that are being lowered.
+
+    Raises:
+        MemprofError: the cluster cannot be reached, or cannot compile for the target.
+    """
+    if settings.cluster is None:
+        return default_num_jobs()
+    from memprof.sources.jax.processes.cluster import connected
+
+    with connected(settings.cluster, [target]) as cluster:
+        return cluster.num_threads + default_num_jobs()
+
+
+def default_num_jobs() -> int:
+    """Return the number of processors, limited by the free memory."""
+    num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free_bytes = free_memory_bytes()
+    by_memory = num_processors if free_bytes is None else free_bytes // _MEMORY_PER_JOB_BYTES
+    return max(1, min(num_processors, by_memory))
+
+
+def plan_in_child(
+    program: PortableProgram, task: PlanTask, *, progress: Progress, children: Children | None = None
+) -> Plan:
+    """Compile an already lowered program in a separate process.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`.
+    """
+    with work_folder() as folder:
+        program.write(folder)
+        with _finished(folder, task, progress, children):
+            return Plan.read(folder / PLAN_FILE)
+
+
+def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
+    """Run `plan_in_child` on a worker of a cluster, which loads this function by its name."""
+    return plan_in_child(program, task, progress=lambda stage: None, children=children)
+
+
+@contextmanager
+def _cluster_of(tasks: Sequence[Task]) -> Iterator[Cluster | None]:
+    """Connect to the cluster of the tasks, which all share one; yield None if they have no cluster."""
+    addresses = {task.settings.cluster for task in tasks} - {None}
+    if not addresses:
+        yield None
+        return
+    from memprof.sources.jax.processes.cluster import connected
+
+    (address,) = addresses
+    with connected(str(address), [task.target for task in tasks]) as cluster:
+        yield cluster
+
+
+def _compile_on(
+    cluster: Cluster,
+    task: Task,
+    *,
+    progress: Progress,
+    children: Children,
+    lowering: threading.Semaphore,
+) -> Capture:
+    """Lower a step on this machine, which has the user's code, and compile it on a cluster.
+
+    Args:
+        lowering: held during lowering.
+    """
+    progress("waiting")
+    with lowering:
+        children.check()
+        with _done(replace(task, lowers_only=True), progress, children) as folder:
+            step = Handover.read(folder)
+            if step.plan is None:
+                program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
+    if step.plan is None:
+        assert isinstance(plan_task, PlanTask)
+        progress("on the cluster")
+        call = functools.partial(
+            cluster.call, plan_on_worker, program, plan_task, target=plan_task.target, children=children
+        )
+        cache = PlanCache.of_user()
+        step = replace(
+            step, plan=cache.find_or_make(step.cache_key, call, waiting=children.check) if step.cache_key else call()
+        )
+    return _captured(step) or _compile_on(cluster, task, progress=progress, children=children, lowering=lowering)
+
+
+@contextmanager
+def _done(task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
+    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child."""
+    with work_folder() as folder, _finished(folder, task, progress, children):
+        yield folder
+
+
+@contextmanager
+def _finished(folder: Path, task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[None]:
+    with ChildProcess.started(folder, task, children or Children()) as child:
+        child.finish(progress, task.settings.timeout_seconds)
+        yield
+
+
+def _captured(step: Handover) -> Capture | None:
+    """Return the capture of a step from a child, and remove an invalid plan from the user's cache.
+
+    Returns:
+        None if an invalid plan came from the cache: undamaged, but not a plan of this step.
+
+    Raises:
+        MemprofError, InternalError: the compiler's result is inconsistent (see `with_plan`).
+    """
+    assert step.plan is not None
+    try:
+        return step.capture()
+    except MemprofError:
+        if step.cache_key:
+            PlanCache.of_user().remove(step.cache_key)
+        if not step.plan.is_cached:
+            raise
+        return None
+
+
+def free_memory_bytes() -> int | None:
+    """Return the memory that new processes can use without swapping, or None if it is unknown (not Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    available = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return None if available is None else int(available[1]) * 1024

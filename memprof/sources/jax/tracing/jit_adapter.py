@@ -1,0 +1,500 @@
+"""Private and unstable APIs of the jits of JAX, Flax and Equinox, as small functions with the versions seen.
+
+`xla_adapter.py` holds the private APIs of JAX and XLA that a compile needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from memprof.sources.jax.own_attributes import has_own, own
+from memprof.sources.jax.xla.xla_adapter import PROCESS_WIDE
+
+_NO_SUCH_AXIS = re.compile(r"Resource axis: (?P<axis>.+?) of (?P<spec>.+?) is not found in mesh: \((?P<axes>.*?),?\)")
+_DOES_NOT_DIVIDE = re.compile(
+    r"spec=(?P<spec>P.*?\))[,)].* array axis (?P<dimension>\d+) is partitioned (?P<parts>\d+) times, but the dimension"
+    r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
+)
+_INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # the attribute of a framework's jit that holds its `jax.jit`
+_CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
+_PMAP = "jax._src.pmap"
+_MOST_FRAMES = 40  # between a call of a framework's jit and the call of its inner `jax.jit`
+
+
+def is_framework_jit(fn: Any) -> bool:
+    """Whether a function was jitted by Flax or Equinox, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
+    return any(has_own(fn, attribute) for attribute in _INNER_JIT.values())
+
+
+@contextmanager
+def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
+    """Replace the `jax.jit` inside a framework's jit within a `with` block (flax 0.12, equinox 0.13).
+
+    Equinox treats arrays as dynamic and everything else as static; here the shapes of arrays are dynamic, too.
+
+    Yields:
+        The `jax.jit` inside.
+    """
+    attribute = next(attribute for attribute in _INNER_JIT.values() if has_own(fn, attribute))
+    equinox_jit: Any = sys.modules.get("equinox._jit")
+    with PROCESS_WIDE:
+        inner = getattr(fn, attribute)
+        is_array = getattr(equinox_jit, "is_array", None)
+        object.__setattr__(fn, attribute, replacement)
+        if is_array is not None:
+            equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
+        try:
+            yield inner
+        finally:
+            object.__setattr__(fn, attribute, inner)
+            if is_array is not None:
+                equinox_jit.is_array = is_array
+
+
+def jit_options(jitted: Any) -> Any:
+    """Return the options of a jitted function: `donate_argnums`, `static_argnums`, ... (jax 0.10.2 to 0.12)."""
+    return jitted._jit_info
+
+
+def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
+    """Return the same function with the same options, but more donated arguments (jax 0.10.2 to 0.12)."""
+    from jax._src import pjit
+
+    options = jitted._jit_info
+    donated = tuple(sorted({*options.donate_argnums, *positions}))
+    return pjit._cpp_pjit(jitted._fun, options._replace(donate_argnums=donated))
+
+
+def jitted_as(jitted: Any, fn: Callable[..., Any]) -> Any:
+    """Jit a function with all options of another one that takes the same arguments (jax 0.10.2 to 0.12)."""
+    from jax._src import pjit
+
+    return pjit._cpp_pjit(fn, jitted._jit_info)
+
+
+def jit_shardings(jitted: Any) -> tuple[Any, ...]:
+    """Return the shardings that a jit received for its arguments and results (jax 0.10.2 to 0.12)."""
+    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
+    options = own(inner, "_jit_info")  # `jax.pmap` has none
+    return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
+
+
+def sharding_mistake(error: ValueError) -> str | None:
+    """Describe a sharding that does not fit its mesh or its array, or return None for any other error.
+
+    The function matches the text of JAX's messages (jax 0.10.2 to 0.12).
+    """
+    message = str(error)
+    if found := _NO_SUCH_AXIS.search(message):
+        return f"{found['spec']} names the axis {found['axis']}, and the axes of the mesh are {found['axes']}"
+    if found := _DOES_NOT_DIVIDE.search(message):
+        return (
+            f"{found['spec']} divides dimension {found['dimension']} in {found['parts']} parts, which is"
+            f" {found['length']} long in an array of the shape {found['shape']}: pad it, or divide another dimension"
+        )
+    return None
+
+
+def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
+    """Return the active meshes: from `jax.set_mesh`, and from `with mesh:` (jax 0.10.2 to 0.12)."""
+    from jax._src.mesh import thread_resources
+
+    around: Mesh = thread_resources.env.physical_mesh
+    return tuple(mesh for mesh in (jax.sharding.get_mesh(), around, jax.sharding.get_abstract_mesh()) if not mesh.empty)
+
+
+def returned_state(traced: Any) -> dict[int, int]:
+    """Return the result that holds the next value of each leaf of NNX state, by leaf (flax 0.12).
+
+    The jit of NNX returns the state of all arguments in the same form as its inputs.
+    """
+
+    def leaves(tree: Any) -> dict[str, int]:
+        found = enumerate(jax.tree_util.tree_leaves_with_path(tree))
+        return {jax.tree_util.keystr(keys): number for number, (keys, _) in found}
+
+    def is_state(node: Any) -> bool:
+        return type(node).__module__ == "flax.nnx.extract"
+
+    states = jax.tree_util.tree_leaves_with_path(traced.out_info, is_leaf=is_state)
+    prefixes = tuple(jax.tree_util.keystr(keys) for keys, node in states if is_state(node))
+    results = {path: number for path, number in leaves(traced.out_info).items() if path.startswith(prefixes)}
+    return {number: results[path] for path, number in leaves(traced.args_info).items() if path in results}
+
+
+def options_name_devices(options: Any) -> bool:
+    """Whether the options of a jit name the device that it runs on (jax 0.10.2 to 0.12)."""
+    shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
+    return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
+
+
+def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
+    """Return the devices in the shardings and meshes of a traced step and of its arguments (jax 0.10.2 to 0.12).
+
+    Returns:
+        The largest number of devices in one sharding or mesh (1 if there is none), and all devices. An abstract mesh
+        contributes no devices.
+    """
+    spans = [1]
+    devices: set[jax.Device] = set()
+    pending = [traced._params, *(equation.params for equation in all_equations(jaxpr_of(traced).jaxpr))]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            pending.extend(value)
+        elif isinstance(value, NamedSharding):
+            pending.append(value.mesh)
+        elif isinstance(value, AbstractMesh):
+            spans.append(value.size)
+        elif isinstance(value, (Mesh, jax.sharding.Sharding)):
+            found = set(value.devices.flat) - {None} if isinstance(value, Mesh) else value.device_set  # an empty mesh
+            spans.append(len(found))
+            devices |= found
+        elif isinstance(value, jax.Device):
+            devices.add(value)
+    return max(spans), frozenset(devices)
+
+
+def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
+    """Return the jaxpr of a traced step in the primitives that JAX lowers to StableHLO (jax 0.10.2 to 0.12).
+
+    `jax_remat3` and similar settings trace to higher-level primitives, whose jaxprs are not parameters of equations.
+    """
+    from jax._src.interpreters import partial_eval
+
+    jaxpr: core.ClosedJaxpr = traced.jaxpr
+    return partial_eval.lower_jaxpr2(jaxpr) if jaxpr.jaxpr.is_high else jaxpr
+
+
+def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Yield each equation of a jaxpr and of all jaxprs inside it once (jax 0.10.2 to 0.12)."""
+    pending, seen = [jaxpr], {id(jaxpr)}
+    while pending:
+        for equation in pending.pop().eqns:
+            yield equation
+            for inner in core.jaxprs_in_params(equation.params):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    pending.append(inner)
+
+
+def callbacks(traced: Any) -> tuple[str, ...]:
+    """Return the Python callbacks of a traced step, with the source lines that make them (jax 0.10.2 to 0.12)."""
+    from jax._src import source_info_util
+
+    def place(equation: Any) -> str:
+        text = source_info_util.summarize(equation.source_info)  # /home/me/train.py:12:8 (step)
+        return Path(text.partition(" (")[0].rpartition(":")[0]).name
+
+    found = [each for each in all_equations(jaxpr_of(traced).jaxpr) if each.primitive.name in _CALLBACKS]
+    return tuple(dict.fromkeys(f"{each.primitive.name} {place(each)}".strip() for each in found))
+
+
+def has_pallas_kernels(traced: Any) -> bool:
+    """Whether a traced step calls Pallas kernels (jax 0.10.2 to 0.12)."""
+    return any(equation.primitive.name == "pallas_call" for equation in all_equations(jaxpr_of(traced).jaxpr))
+
+
+def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
+    """Return a context that tells kernels traced inside it their target device (jax 0.10.2 to 0.12)."""
+    around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+    return around
+
+
+def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """Return the running call of a wrapper whose inner `jax.jit` is `inner`.
+
+    The wrapper is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap` (jax 0.10.2 to 0.12).
+
+    Returns:
+        The framework's jitted function or the function given to `jax.pmap`, and its arguments; None if `inner` was
+        called directly.
+    """
+    wanted = inner._fun
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        frame = frame and frame.f_back
+        module = "" if frame is None else str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
+        if frame is None or (package not in _INNER_JIT and module != _PMAP):
+            continue  # reading `f_locals` keeps a frame's variables alive until it returns (up to Python 3.12)
+        found = frame.f_locals
+        if getattr(found.get("jitted_f"), "_fun", None) is wanted:
+            return function_of_pmap(inspect.unwrap(inner._fun)), found["args"], found["kwargs"]
+        if "self" not in found or "args" not in found:
+            continue
+        fn = found["self"]
+        if getattr(getattr(fn, _INNER_JIT.get(package, ""), None), "_fun", None) is wanted:
+            return fn, found["args"], found["kwargs"]
+    return None
+
+
+def function_of_pmap(fn: Any) -> Any:
+    """Return the function given to `jax.pmap`, from the function that pmap jits, or None (jax 0.10.2 to 0.12)."""
+    if own(fn, "__module__") != _PMAP:
+        return None
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    return getattr(cells["fun"].cell_contents, "f", None) if "fun" in cells else None
+
+
+def function_of(fn: Any) -> Any:
+    """Return a jitted function without its wrappers."""
+    while True:
+        inner = own(fn, "__wrapped__") or own(fn, "func") or function_of_pmap(fn)
+        if inner is None:
+            return fn
+        fn = inner
+
+
+def is_of_jax(fn: Any) -> bool:
+    """Whether a function belongs to JAX itself, such as the operations of `jax.numpy`."""
+    return str(own(function_of(fn), "__module__")).split(".")[0] == "jax"
+
+
+def hide_from_tracebacks(file: str) -> None:
+    """Make JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
+    from jax._src import traceback_util
+
+    for each in (file, __file__):
+        traceback_util.register_exclusion(each)
+
+
+class _Traces:
+    """The hook in JAX's tracing that `watch_compiles` and `watch_calls` share.
+
+    JAX traces a jit with `_infer_params` if it is called with new types, or lowered ahead of time. It looks this
+    function up by name at each call (jax 0.10.2 to 0.12).
+
+    Args:
+        traced: see `watch_compiles`.
+        calls_alone: report calls only, not functions that are lowered or evaluated for their shapes.
+    """
+
+    def __init__(
+        self, traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None], calls_alone: bool
+    ) -> None:
+        from jax._src import pjit
+
+        self._traced = traced
+        self._calls_alone = calls_alone
+        self._infer = pjit._infer_params
+        self._within = threading.local()  # marks the work of `traced`, which is not watched
+        # A jaxpr or a module, and the value that stands for it.
+        self._known: dict[int, tuple[weakref.ref[Any], list[str | None]]] = {}
+
+    @property
+    def is_in_ours(self) -> bool:
+        """Whether `traced` is running."""
+        return getattr(self._within, "ours", False)
+
+    def begin(self) -> None:
+        from jax._src import pjit
+
+        pjit._infer_params = self._infer_params
+
+    def end(self) -> None:
+        from jax._src import pjit
+
+        pjit._infer_params = self._infer
+
+    def remember(self, thing: Any, stands_for: list[str | None]) -> None:
+        number, known = id(thing), self._known
+        known[number] = weakref.ref(thing, lambda _: known.pop(number, None)), stands_for
+
+    def recall(self, thing: Any) -> list[str | None]:
+        return self._known[id(thing)][1] if id(thing) in self._known else [None]
+
+    def _infer_params(self, fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+        from jax._src import core, pjit
+
+        found = self._infer(fun, info, args, kwargs)
+        jaxpr = found[0].params["jaxpr"]
+        if self.is_in_ours or not core.trace_state_clean() or id(jaxpr) in self._known:
+            return found
+        if self._calls_alone and sys._getframe(1).f_code.co_name != "cache_miss":  # the caller during a call
+            return found
+        self._within.ours = True
+        stands_for: list[str | None] = [None]
+        self.remember(jaxpr, stands_for)  # before `traced`, which may lower the same jaxpr
+        try:
+            stands_for[0] = self._traced(pjit._cpp_pjit(fun, info), args, kwargs)
+        finally:
+            self._within.ours = False
+        return found
+
+
+@contextmanager
+def watch_calls(
+    called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None], *, with_lowered: bool = False
+) -> Iterator[None]:
+    """Report calls of jitted functions within a `with` block: the first call for each combination of argument types.
+
+    JAX calls compiled functions without Python. The cache of this fast path is cleared, so that each function is seen
+    once (jax 0.10.2 to 0.12); nothing is retraced or recompiled.
+
+    Args:
+        called: called with a jitted function and its arguments, before the call is made.
+        with_lowered: also report functions that are lowered ahead of time, or evaluated for their shapes.
+    """
+    from jax._src.lib import _jax
+
+    def traced(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        called(fn, args, kwargs)
+
+    traces = _Traces(traced, calls_alone=not with_lowered)
+    _jax.PjitFunctionCache.clear_all()
+    traces.begin()
+    try:
+        yield
+    finally:
+        traces.end()
+
+
+def watch_compiles(
+    traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None],
+    compiled: Callable[[str, str | None, Callable[[Mapping[str, Any]], Any]], Any],
+) -> None:
+    """Report all compiles of this process from now on, whether or not the persistent cache contains them.
+
+    JAX lowers a traced function (see `_Traces`) with `lower_sharding_computation` and compiles it with
+    `compile_or_get_cached`, and looks both up by name (jax 0.10.2 to 0.12). Calls on the fast path use neither.
+
+    Args:
+        traced: called with a jitted function and its arguments as soon as it has been traced, from outside any other
+            trace. The value that it returns stands for that trace.
+        compiled: called with the name of each program, the value that `traced` returned for it, and a function that
+            compiles the program with additional XLA options. It returns the result of that function.
+    """
+    from jax._src import compiler
+    from jax._src.interpreters import pxla
+
+    traces = _Traces(traced, calls_alone=False)
+    lower = pxla.lower_sharding_computation
+
+    def lower_computation(jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
+        computation = lower(jaxpr, *args, **kwargs)
+        traces.remember(computation.stablehlo(), traces.recall(jaxpr))
+        return computation
+
+    def compile_module(
+        backend: Any, module: Any, devices: Any, options: Any, callbacks: Any, on: Any, profiler: Any = None
+    ) -> Any:
+        def compile_it(more: Mapping[str, Any]) -> Any:
+            options.env_option_overrides = [*options.env_option_overrides, *more.items()]
+            return compiler.backend_compile_and_load(backend, module, on, options, callbacks)
+
+        if traces.is_in_ours:
+            return compile_it({})
+        name = str(module.operation.attributes["sym_name"]).strip('"')
+        return compiled(name, traces.recall(module)[0], compile_it)
+
+    traces.begin()
+    pxla.lower_sharding_computation = lower_computation
+    compiler.compile_or_get_cached = compile_module
+
+
+@contextmanager
+def name_of(equation: Any) -> Iterator[None]:
+    """Give operations traced inside the name, the traceback and the settings of an equation (jax 0.10.2 to 0.12).
+
+    If JAX had traced a jit before, the equations inside it may lack a traceback in the user's code. The traceback of
+    the code around them is used then.
+    """
+    from jax._src import source_info_util
+
+    info, around = equation.source_info, source_info_util.current()
+    calls = info.traceback if any(source_info_util.user_frames(info.traceback)) else around.traceback
+    with source_info_util.user_context(calls, name_stack=around.name_stack + info.name_stack), equation.ctx.manager:
+        yield
+
+
+def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[Any]:
+    """Bind the primitive of an equation to values and other parameters (jax 0.10.2 to 0.12)."""
+    results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def has_no_shardings(params: Mapping[str, Any]) -> bool:
+    """Whether a call leaves the shardings of its arguments and results unspecified (jax 0.10.2 to 0.12)."""
+    from jax._src.sharding_impls import UnspecifiedValue
+
+    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    return all(isinstance(each, UnspecifiedValue) for each in shardings)
+
+
+@contextmanager
+def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Route all reverse-mode differentiation of this thread through a replacement of `jax.vjp` within a `with` block.
+
+    `jax.grad` and all functions built on it look `vjp` up by name (jax 0.10.2 to 0.12). Functions traced inside have
+    separate keys in JAX's caches.
+
+    Args:
+        stand_in: maps `jax.vjp` to its replacement.
+    """
+    from jax._src import api
+
+    thread = threading.get_ident()
+    with PROCESS_WIDE:
+        original, of_jax = api.vjp, jax.vjp
+        changed = stand_in(original)
+
+        def vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
+            return (changed if threading.get_ident() == thread else original)(fun, *primals, **options)
+
+        api.vjp = vjp
+        if of_jax is original:
+            jax.vjp = vjp
+        try:
+            with traced_anew():
+                yield
+        finally:
+            api.vjp, jax.vjp = original, of_jax
+
+
+def traced_anew() -> AbstractContextManager[Any]:
+    """Return a context in which functions are retraced even if JAX's caches contain them."""
+    around: AbstractContextManager[Any] = _trace_key()(object())
+    return around
+
+
+@functools.cache
+def _trace_key() -> Any:
+    """Return a JAX setting that is part of the keys of its trace caches (jax 0.10.2 to 0.12)."""
+    from jax._src import config
+
+    return config.string_or_object_state(
+        "memprof_differentiation",
+        None,
+        "Set while memprof stands in for jax.vjp.",
+        include_in_jit_key=True,
+        include_in_trace_context=True,
+    )
+
+
+def calls_to(equation: Any) -> tuple[tuple[str, str, int], ...]:
+    """Return the calls in the user's code that led to an equation, outermost first (jax 0.10.2 to 0.12).
+
+    Returns:
+        The qualified name, the file and the line of each.
+    """
+    from jax._src import source_info_util
+
+    frames = tuple(source_info_util.user_frames(equation.source_info.traceback))
+    return tuple((each.function_name, each.file_name, each.start_line) for each in reversed(frames))

@@ -1,0 +1,1 @@
+"""Runs of unmodified training scripts that record every program they compile."""

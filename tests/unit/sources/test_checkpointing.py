@@ -1,0 +1,273 @@
+"""Checkpoints put into steps that nobody has touched: the blocks that are found, and gradients that stay equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax.extend import core
+
+from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.layers import layers_of
+from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.checkpointing.signature import signature_of
+from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
+
+_X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
+_KEYS = jax.random.split(jax.random.key(0), 6)
+_WEIGHTS = [jax.random.normal(key, (16, 16)) / 4 for key in _KEYS]
+_NOTHING_KEPT = Checkpoints(kept=frozenset())
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def _layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return x + jnp.sin(x @ w) * 2.0
+
+
+def unrolled() -> Case:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _layer(x, w)
+        return jnp.sum(x**2)
+
+    return jax.value_and_grad(loss), (_WEIGHTS, _X)
+
+
+def unrolled_and_jitted() -> Case:
+    jitted = jax.jit(_layer)
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for w in weights:
+            x = jitted(x, w)
+        return jnp.sum(x**2), x
+
+    return jax.jit(jax.grad(loss, has_aux=True)), (_WEIGHTS, _X)
+
+
+def under_a_checkpoint() -> Case:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = jax.checkpoint(_layer)(x, w)
+        return jnp.sum(x**2)
+
+    return jax.grad(loss), (_WEIGHTS, _X)
+
+
+def scanned() -> Case:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(lambda x, w: (_layer(x, w), None), x, weights)[0] ** 2)
+
+    return jax.grad(loss), (jnp.stack(_WEIGHTS), _X)
+
+
+def of_nnx() -> Case:
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.layers = nnx.List([nnx.Linear(16, 16, rngs=rngs) for _ in range(6)])
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for layer in self.layers:
+                x = x + nnx.relu(layer(x))
+            return x
+
+    graph, state = nnx.split(Net(nnx.Rngs(0)))
+
+    def step(state: Any, x: jax.Array) -> Any:
+        return nnx.value_and_grad(lambda net, x: jnp.sum(net(x) ** 2))(nnx.merge(graph, state), x)
+
+    return step, (state, _X)
+
+
+def of_equinox() -> Case:
+    layers = [eqx.nn.Linear(16, 16, key=key) for key in _KEYS]
+    params, static = eqx.partition(layers, eqx.is_array)
+
+    def step(params: Any, x: jax.Array) -> Any:
+        def loss(params: Any) -> jax.Array:
+            y = x
+            for layer in eqx.combine(params, static):
+                y = y + jnp.tanh(jax.vmap(layer)(y))
+            return jnp.sum(y**2)
+
+        return eqx.filter_grad(loss)(params)
+
+    return step, (params, _X)
+
+
+def of_linen_with_dropout() -> Case:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for _ in range(6):
+                x = x + nn.Dropout(0.5, deterministic=False)(nn.relu(nn.Dense(16)(x)))
+            return jnp.sum(x**2)
+
+    net, key = Net(), jax.random.key(1)
+    params = net.init({"params": key, "dropout": key}, _X)
+    return jax.grad(lambda params, x, key: net.apply(params, x, rngs={"dropout": key})), (params, _X, key)
+
+
+CASES = (unrolled, unrolled_and_jitted, under_a_checkpoint, scanned, of_nnx, of_equinox, of_linen_with_dropout)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]) -> None:
+    step, args = case()
+    expected = jax.jit(step)(*args)
+    with checkpointed(_NOTHING_KEPT) as functions:
+        found = jax.jit(step)(*args)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    (function,) = functions
+    assert [count for _, count in blocks_of(function)] in ([6], [5])  # the first may differ: nothing is before it
+
+
+def test_a_policy_decides_what_is_computed_again() -> None:
+    step, args = unrolled()
+
+    def repeated(checkpoints: Checkpoints) -> int:
+        with checkpointed(checkpoints):
+            return recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
+
+    product = 2 * 8 * 16 * 16
+    assert repeated(_NOTHING_KEPT) in (5 * product, 6 * product)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    operations = _block(functions[0]).operations
+    kept = {each.signature for each in operations if each.signature.primitive == "dot_general"}
+    assert kept
+    assert repeated(Checkpoints(kept=frozenset(kept))) == 0
+
+
+@pytest.mark.parametrize("rest", [None, frozenset()], ids=["without a checkpoint", "with another"])
+def test_the_last_blocks_may_keep_more(rest: frozenset[Signature] | None) -> None:
+    step, args = unrolled()
+    expected = jax.jit(step)(*args)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    (first,) = (each for each in blocks_of(functions[0]))
+    with checkpointed(Checkpoints(kept=frozenset(), num_first=2, kept_by_rest=rest)):
+        found = jax.jit(step)(*args)
+        flops = recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert flops == 2 * 8 * 16 * 16 * (2 if rest is None else first[1])
+
+
+def test_the_operations_of_a_block() -> None:
+    step, args = unrolled()
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    operations = _block(functions[0]).operations
+    by_name = {each.signature.primitive: each for each in operations}
+    # sin(x @ w) is differentiated through cos(x @ w): the product is what it is made of
+    assert by_name["cos"].is_needed
+    assert [operations[number].signature.primitive for number in by_name["cos"].inputs] == ["dot_general"]
+    assert by_name["cos"].size_bytes == 8 * 16 * 4
+    assert by_name["dot_general"].signature.inputs == (((8, 16), "float32"), ((16, 16), "float32"))
+
+
+def test_a_derivative_inside_what_is_differentiated_is_part_of_it() -> None:
+    def penalty(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w)))(x) ** 2)
+
+    step, args = jax.grad(penalty), (_WEIGHTS[0], _X)
+    expected = step(*args)
+    with checkpointed(_NOTHING_KEPT) as functions:
+        found = step(*args)
+    np.testing.assert_array_equal(found, expected)
+    assert len(functions) == 1
+
+
+def test_a_changed_step_is_jitted_as_it_was() -> None:
+    def step(weights: list[jax.Array], x: jax.Array, factor: int) -> Any:
+        grads = jax.grad(lambda weights: jnp.sum(_layer(_layer(x, weights[0]), weights[1]) ** 2))(weights)
+        return jax.tree.map(lambda w, g: w - factor * g, weights, grads)
+
+    jitted = jax.jit(step, static_argnums=2, donate_argnums=0)
+    expected = jitted(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2)
+    changed: Any = with_checkpointed_blocks(jitted, _NOTHING_KEPT)
+    jax.tree.map(np.testing.assert_array_equal, changed(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2), expected)
+    assert "rematted_computation" in str(changed.lower(_WEIGHTS, _X, 2).as_text(debug_info=True))
+    plain: Any = with_checkpointed_blocks(step, _NOTHING_KEPT)
+    assert not hasattr(plain, "lower")
+
+
+def test_what_is_no_array_comes_back_as_it_is() -> None:
+    def loss(w: jax.Array) -> tuple[jax.Array, dict[str, object]]:
+        return jnp.sum(jnp.sin(w)), {"name": "loss", "norm": jnp.sum(w**2)}
+
+    with checkpointed(_NOTHING_KEPT):
+        (value, aux), _ = jax.value_and_grad(loss, has_aux=True)(_X)
+    assert (aux["name"], float(aux["norm"])) == ("loss", float(jnp.sum(_X**2)))
+    assert float(value) == float(loss(_X)[0])
+
+
+def test_jax_vjp_itself_is_followed_and_other_threads_are_not() -> None:
+    with checkpointed(_NOTHING_KEPT) as functions:
+        jax.vjp(jnp.sin, _X)
+        with ThreadPoolExecutor(max_workers=1) as other:
+            other.submit(jax.grad(lambda w: jnp.sum(w**2)), _X).result()
+    assert len(functions) == 1
+    jax.vjp(jnp.sin, _X)
+    assert len(functions) == 1
+
+
+def test_what_was_traced_before_is_traced_again_and_stays_known() -> None:
+    traced = []
+
+    @jax.jit
+    def step(w: jax.Array) -> jax.Array:
+        traced.append(None)
+        return jax.grad(lambda w: jnp.sum(jnp.sin(w)))(w)
+
+    step(_X)
+    with checkpointed(_NOTHING_KEPT):
+        step(_X)
+    step(_X)
+    assert len(traced) == 2
+
+
+def test_the_jit_of_a_framework_is_refused() -> None:
+    with pytest.raises(MemprofError, match="jitted by its framework"):
+        with_checkpointed_blocks(nnx.jit(lambda x: x), _NOTHING_KEPT)
+
+
+def test_a_signature_leaves_out_what_is_no_array() -> None:
+    dot = jax.make_jaxpr(jnp.dot)(_X, _WEIGHTS[0]).eqns[-1]
+    found = signature_of(dot.primitive, [atom.aval for atom in dot.invars], dot.params)
+    assert found.dimension_numbers == "(((1,), (0,)), ((), ()))"
+
+
+def _block(function: core.ClosedJaxpr) -> Block:
+    ((body, count),) = blocks_of(function)
+    return block_of(body, count, None)
+
+
+def _masked(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Half of its bytes are made by a jit of JAX under `vmap`."""
+    return jax.vmap(lambda row: jnp.where(row > 0, row, 0.5))(x) @ w
+
+
+def test_the_layer_of_what_a_traced_jit_makes_is_the_function_that_calls_it() -> None:
+    """JAX notes for what a jit that it has traced before makes the calls within the jit alone (jax 0.12)."""
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _masked(x, w)
+        return jnp.sum(x**2)
+
+    jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
+    (layer,) = layers_of(functions[0])
+    assert (layer.name, layer.count) == ("_masked", len(_WEIGHTS))

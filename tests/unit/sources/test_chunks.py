@@ -1,0 +1,172 @@
+"""Losses and attentions in chunks: what is recognised as one, and that its values and gradients stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.extend import core
+
+import memprof
+from memprof.analysis.records.in_chunks import InChunks
+from memprof.sources.jax.checkpointing.chunks import chunked
+from memprof.sources.jax.checkpointing.regions import Kind, Region
+
+_KEY = jax.random.key(0)
+_CLASSES, _WIDTH = 100, 8
+_HIDDEN = jax.random.normal(_KEY, (2, 21, _WIDTH))
+_HEAD = jax.random.normal(_KEY, (_WIDTH, _CLASSES)) * 0.1
+_LABELS = jax.random.randint(_KEY, (2, 21), 0, _CLASSES)
+_QUERY, _KEYS, _VALUE = (jax.random.normal(jax.random.key(n), (2, 24, 3, 4)) for n in range(3))
+
+
+def _integer_labels(x: Any, head: Any) -> Any:
+    return optax.softmax_cross_entropy_with_integer_labels(x @ head, _LABELS).mean()
+
+
+def _one_hot_labels(x: Any, head: Any) -> Any:
+    logits = x.reshape(-1, _WIDTH) @ head
+    return -(jax.nn.one_hot(_LABELS.ravel(), _CLASSES) * jax.nn.log_softmax(logits)).mean()
+
+
+def _logits_flattened(x: Any, head: Any) -> Any:
+    logits = (x @ head).reshape(-1, _CLASSES)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS.reshape(-1))
+    return losses.reshape(_LABELS.shape).sum(1).mean()
+
+
+def _taken_along_axis(x: Any, head: Any) -> Any:
+    logits = 30 * jnp.tanh(jnp.einsum("btd,dv->btv", x, head) / 30) + jnp.zeros(_CLASSES)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), _LABELS[..., None], -1).mean()
+
+
+def _with_more_results(x: Any, head: Any) -> Any:
+    @jax.jit
+    def logits_of(x: Any) -> Any:
+        return x @ head
+
+    logits, mask = logits_of(jax.checkpoint(jnp.sin)(x)), _LABELS > 3
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS)
+    is_right = jnp.argmax(logits, -1) == _LABELS
+    return (losses * mask).sum() / mask.sum() + 1e-4 * jnp.square(jax.nn.logsumexp(logits, -1)).mean(), is_right.sum()
+
+
+def _causal(query: Any, key: Any, value: Any) -> Any:
+    logits = jnp.einsum("bthd,bshd->bhts", query, key)
+    mask = jnp.tril(jnp.ones((24, 24), bool))
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(jnp.where(mask, logits, -1e9)), value)
+
+
+def _of_jax(query: Any, key: Any, value: Any) -> Any:
+    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
+
+
+def _of_each_head(query: Any, key: Any, value: Any) -> Any:
+    def attend(query: Any, key: Any, value: Any) -> Any:
+        return jax.nn.softmax(query @ key.T / 2) @ value
+
+    over_heads = jax.vmap(attend, in_axes=1, out_axes=1)
+    return jax.vmap(over_heads)(query, key, value)
+
+
+def _normalised_late(query: Any, key: Any, value: Any) -> Any:
+    weights = jnp.exp(jnp.einsum("bthd,bshd->bhts", query, key))
+    return jnp.einsum("bhts,bshd->bthd", weights, value) / weights.sum(-1).swapaxes(1, 2)[..., None]
+
+
+def _in_a_checkpointed_scan(query: Any, key: Any, value: Any) -> Any:
+    body = jax.checkpoint(lambda x, _: (x + _causal(x, key, value), None), prevent_cse=False)
+    return jax.lax.scan(body, query, length=3)[0]
+
+
+def _in_chunks(function: Callable[..., Any], *args: Any, has_aux: bool = False) -> tuple[list[Region], Any, Any]:
+    """What was found; values and gradients before and after."""
+    differentiated = jax.value_and_grad(function, tuple(range(len(args))), has_aux=has_aux)
+    before = jax.jit(differentiated)(*args)
+    with chunked(InChunks(loss=4, attention=4)) as found:
+        after = jax.jit(differentiated)(*args)
+    return found, before, after
+
+
+def _assert_close(before: Any, after: Any) -> None:
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "num_rows"),
+    [(_integer_labels, 21), (_one_hot_labels, 42), (_taken_along_axis, 21), (_logits_flattened, 2)],
+)  # fmt: skip
+def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_rows: int) -> None:
+    found, before, after = _in_chunks(loss, _HIDDEN, _HEAD)
+    assert [(each.kind, each.num_rows) for each in found] == [(Kind.LOSS, num_rows)]
+    _assert_close(before, after)
+
+
+def test_masks_accuracies_and_further_losses_stay_beside_it() -> None:
+    found, before, after = _in_chunks(_with_more_results, _HIDDEN, _HEAD, has_aux=True)
+    assert [each.kind for each in found] == [Kind.LOSS]
+    _assert_close(before, after)
+
+
+@pytest.mark.parametrize("attend", [_causal, _of_jax, _of_each_head, _normalised_late, _in_a_checkpointed_scan])
+def test_an_attention_is_computed_in_blocks_of_queries(attend: Callable[..., Any]) -> None:
+    found, before, after = _in_chunks(lambda *args: jnp.sin(attend(*args)).sum(), _QUERY, _KEYS, _VALUE)
+    assert [(each.kind, each.num_rows) for each in found] == [(Kind.ATTENTION, 24)]
+    _assert_close(before, after)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, head: jnp.sum(jax.nn.softmax(jax.nn.softmax(x.reshape(-1, 8) @ head, 0), 1) ** 2),  # rows are mixed
+        lambda x, head: jnp.sum(jax.nn.gelu(x @ head) @ head.T),  # no softmax
+        lambda x, head: jnp.sum(x @ head),
+    ],
+)
+def test_what_mixes_rows_or_has_no_softmax_is_neither(function: Callable[..., Any]) -> None:
+    found, before, after = _in_chunks(function, _HIDDEN, _HEAD)
+    assert not found
+    _assert_close(before, after)
+
+
+def test_logits_that_are_a_result_stay_whole() -> None:
+    def loss(x: Any, head: Any) -> Any:
+        logits = x @ head
+        return optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS).mean(), logits
+
+    found, before, after = _in_chunks(loss, _HIDDEN, _HEAD, has_aux=True)
+    assert not found
+    _assert_close(before, after)
+
+
+def test_the_large_arrays_exist_for_a_chunk_alone() -> None:
+    """Of 21 rows in 4 chunks there are 6 at a time; no array of the backward pass has all logits."""
+
+    def shapes(function: Callable[..., Any]) -> set[tuple[int, ...]]:
+        text = jax.make_jaxpr(jax.grad(function))(_HIDDEN, _HEAD)
+        found: set[tuple[int, ...]] = set()
+        pending = [text.jaxpr]
+        while pending:
+            for equation in pending.pop().eqns:
+                found.update(tuple(var.aval.shape) for var in equation.outvars)
+                pending.extend(core.jaxprs_in_params(equation.params))
+        return found
+
+    assert (2, 21, _CLASSES) in shapes(_integer_labels)
+    with chunked(InChunks(loss=4)):
+        large = {shape for shape in shapes(_integer_labels) if _CLASSES in shape and len(shape) == 3}
+    assert large == {(2, 6, _CLASSES), (2, 3, _CLASSES)}
+
+
+def test_a_step_keeps_its_jit() -> None:
+    step = jax.jit(lambda state, scale, x: (state - scale * jax.grad(_integer_labels, 1)(x, state), x),
+                   donate_argnames="state", static_argnums=1)  # fmt: skip
+    changed = memprof.apply(memprof.InChunks(loss=4))(step)
+    _assert_close(step(jnp.array(_HEAD), 0.1, _HIDDEN), changed(jnp.array(_HEAD), 0.1, _HIDDEN))
+    assert [leaf.donated for leaf in jax.tree.leaves(changed.lower(_HEAD, 0.1, _HIDDEN).args_info)] == [True, False]
