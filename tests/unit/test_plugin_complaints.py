@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import ast
+import logging
 import os
 import shutil
 import subprocess
