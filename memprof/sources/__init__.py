@@ -1,1 +1,1 @@
-"""Sources of values other than XLA's programs: each turns a program of its framework into a record for `analysis`."""
+"""Sources of values other than XLA: each one turns a program of its framework into a record for `analysis`."""
