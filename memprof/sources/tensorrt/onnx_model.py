@@ -19,7 +19,7 @@ from memprof.sources.tensorrt.request import NamedArray
 
 _LARGE_BYTES = 1 << 30
 _INT8_MAX = 127
-# Scales affect values, not sizes, so no calibration is needed.
+# Scales affect values, not sizes. Calibration would determine them.
 _ACTIVATION_SCALE = 0.05
 _PRODUCTS = ("MatMul", "Gemm")
 _MOVES = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")

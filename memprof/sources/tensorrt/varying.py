@@ -79,7 +79,7 @@ class _Varying:
         """Name the dimensions that differ. Return the value's name and the axis of the first one.
 
         Args:
-            always: each of them must have the dimension's size; otherwise, dimensions of another size get their own
+            always: reject differing dimensions that are not equal to the variable one; otherwise they get their own
                 names.
         """
         found = None
