@@ -1,7 +1,7 @@
-"""A memory snapshot of PyTorch's caching allocator, recorded on a device: `torch.cuda.memory._dump_snapshot`.
+"""Memory snapshots of PyTorch's caching allocator, recorded on a device with `torch.cuda.memory._dump_snapshot`.
 
-    pickle ──▶ plain values, nothing is run ──▶ Snapshot ──▶ allocations, each with a purpose ──▶ Capture
+    pickle ──▶ plain values, without running code ──▶ Snapshot ──▶ allocations with their purposes ──▶ Capture
 
-`plain_pickle.py` reads the file, `history.py` replays what it records, `purposes.py` decides from Python and C++ stacks
-what an allocation is for, `capture.py` puts them together. Nothing here needs torch.
+`plain_pickle.py` reads the file, `history.py` replays its history, `purposes.py` infers the purpose of an allocation
+from Python and C++ stacks, and `capture.py` combines them. This package does not need torch.
 """

@@ -1,4 +1,4 @@
-"""From a memory snapshot to a capture."""
+"""Conversion of a memory snapshot to a capture."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _UNKNOWN = Target(
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file is to be read as a memory snapshot, by its name."""
+    """Whether a file is a memory snapshot, by its name."""
     return path.suffix in _SUFFIXES and not path.is_dir()
 
 
 def import_snapshot(path: Path, *, target: Target | None) -> Capture:
-    """The capture of a memory snapshot: of the device that holds the most memory, if there are several.
+    """Return the capture of a memory snapshot; if it has several devices, of the one with the most memory.
 
     Args:
-        target: the device that it was recorded on; None: the snapshot does not tell.
+        target: the device that it was recorded on; None: unknown, because the snapshot does not name it.
 
     Raises:
-        MemprofError: the file cannot be read, holds more than plain values, or is no memory snapshot.
+        MemprofError: the file cannot be read, holds more than plain values, or is not a memory snapshot.
     """
     snapshot, settings = _read(path)
     devices = devices_of(snapshot)
@@ -113,7 +113,7 @@ def _doubts(history: History, num_devices: int) -> Iterator[str]:
 
 
 class _Tracing:
-    """Makes a trace of a history. Snapshots share equal stacks, so each is looked at once."""
+    """Converter of a history to a trace. Snapshots share equal stacks, so each stack is converted once."""
 
     def __init__(self) -> None:
         self._frames: dict[int, tuple[Frame, ...]] = {}
@@ -166,7 +166,7 @@ class _Tracing:
         )
 
     def _stack(self, frames: Any) -> tuple[Frame, ...]:
-        """The frames of a stack, innermost call first."""
+        """Return the frames of a stack, innermost call first."""
         if not isinstance(frames, list):
             return ()
         if id(frames) not in self._frames:
@@ -185,7 +185,7 @@ def _shown(frame: Frame) -> StackFrame:
 
 
 def _spans(values: Sequence[TracedValue], history: History) -> Iterator[PhaseSpan]:
-    """Runs of events in one phase, which is that of the last allocation."""
+    """Yield runs of events in one phase. The phase of an event is that of the last allocation."""
     phases = [Phase.NONE] * history.num_events
     for value, allocation in zip(values, history.allocations, strict=True):
         if allocation.born is not None:

@@ -1,7 +1,7 @@
-"""The allocations of a memory snapshot, in the order in which they were made and freed.
+"""The allocations of a memory snapshot, in the order in which they were allocated and freed.
 
-A snapshot holds the segments and blocks of one moment, and the history that led to it. The history is a ring: what was
-allocated before it begins is known from its end, or from the blocks that still exist.
+A snapshot holds the segments and blocks of one moment, and the history that led to it. The history is a ring buffer.
+Allocations from before its beginning are known only if they are freed in it, or from the blocks that still exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A piece of a segment. `address` is missing in snapshots of PyTorch before 2.1."""
+    """A part of a segment. `address` is missing in snapshots of PyTorch before 2.1."""
 
     size: Bytes
     state: Text
@@ -29,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Memory that the allocator has from CUDA."""
+    """Memory that the allocator received from CUDA."""
 
     address: Count
     total_size: Bytes
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What `torch.cuda.memory._snapshot()` returns. `device_traces`: the history of each device."""
+    """The result of `torch.cuda.memory._snapshot()`. `device_traces`: the history of each device."""
 
     segments: tuple[Segment, ...]
     device_traces: tuple[tuple[Event, ...], ...] = ()
@@ -58,11 +58,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Allocation:
-    """One tensor's memory.
+    """The memory of one tensor.
 
     Attributes:
-        born, died: numbers of events; None: before the history, or not before its end.
-        made_by, freed_by: the stacks of the two.
+        born, died: numbers of the events that allocate and free it; None if it was allocated before the history, or
+            not freed in it.
+        made_by, freed_by: the stacks of the two events.
     """
 
     address: int
@@ -79,8 +80,8 @@ class History:
 
     Attributes:
         num_events: the length of the history.
-        reserved_bytes: the most that was reserved.
-        out_of_memory_bytes: the request that failed last; None if none did.
+        reserved_bytes: peak of the reserved memory.
+        out_of_memory_bytes: size of the last failed request; None if no request failed.
     """
 
     allocations: list[Allocation] = field(default_factory=list)
@@ -90,7 +91,7 @@ class History:
 
 
 def devices_of(snapshot: Snapshot) -> tuple[int, ...]:
-    """The devices that hold memory or have a history, the one with the most memory first."""
+    """Return the devices that hold memory or have a history, the one with the most memory first."""
     reserved = {number: 0 for number, events in enumerate(snapshot.device_traces) if events}
     for segment in snapshot.segments:
         reserved[segment.device] = reserved.get(segment.device, 0) + segment.total_size
@@ -108,7 +109,7 @@ def history_of(snapshot: Snapshot, device: int) -> History:
     freeing: dict[int, Any] = {}
     for number, event in enumerate(events):
         if event.action == "alloc":
-            if event.addr in live:  # its end is not in the history
+            if event.addr in live:  # the history lacks the event that freed it
                 live.pop(event.addr).died = number
             live[event.addr] = Allocation(event.addr, max(event.size, 0), number, event.frames)
             history.allocations.append(live[event.addr])
@@ -129,7 +130,7 @@ def history_of(snapshot: Snapshot, device: int) -> History:
 
 
 def _most_reserved(segments: Sequence[Segment], events: Sequence[Event]) -> int:
-    """The snapshot tells what is reserved at its end; from there the history is followed back."""
+    """Return the peak of the reserved memory, by following the history backwards from the snapshot's end."""
     reserved = most = sum(segment.total_size for segment in segments)
     for event in reversed(events):
         reserved -= _RESERVES.get(event.action, 0) * event.size

@@ -1,7 +1,7 @@
-"""Reads a pickle of plain values, and refuses every other: reading must not run what somebody else wrote.
+"""Reader for pickles of plain values. It rejects all others, because reading must not run foreign code.
 
 A memory snapshot holds dictionaries, lists, tuples, texts and numbers. A pickle can also call any function. So its
-operations are checked against a list before it is loaded, and the loader finds no function or class.
+operations are checked against an allowlist before it is loaded, and the loader finds no function or class.
 
     values = load_plain(Path("snapshot.pickle").read_bytes())
 """
@@ -25,11 +25,11 @@ _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 
 
 class UnsafePickleError(Exception):
-    """It holds more than plain values, or is no whole pickle; the message says what."""
+    """A pickle holds more than plain values, or is incomplete; the message says which."""
 
 
 def load_plain(data: bytes) -> Any:
-    """The values in a pickle.
+    """Return the values in a pickle.
 
     Raises:
         UnsafePickleError: see the class.
@@ -38,13 +38,13 @@ def load_plain(data: bytes) -> Any:
         for operation, argument, _ in pickletools.genops(data):
             if operation.name not in _ALLOWED:
                 raise UnsafePickleError(f"it has the operation {operation.name}, which plain values do not need")
-            # The loader's memo is an array that grows to the highest number.
+            # The loader's memo is an array that grows to the highest memo number.
             if operation.name in _PUTS and int(argument or 0) > len(data):
                 raise UnsafePickleError(f"its memo has the number {argument}")
         return _Loader(io.BytesIO(data)).load()
     except UnsafePickleError:
         raise
-    # The loader's own errors are of many types for what is cut short or contradicts itself.
+    # The loader raises errors of many types for truncated or inconsistent data.
     except (
         *(pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError),
         *(OverflowError, MemoryError),

@@ -1,7 +1,7 @@
-"""What an allocation of a snapshot is for, as far as the stacks of its two ends tell: an ordered table of rules.
+"""The purpose of a snapshot's allocations, inferred from the stacks of their two ends by an ordered table of rules.
 
-A stack says which part of the step is at work: an optimizer, autograd's engine, the forward pass of a module. It says
-nothing of roles, so these categories are weaker evidence than those of a traced step, and their rules say so.
+A stack shows which part of the step is running: an optimizer, autograd's engine, the forward pass of a module. It does
+not show roles, so these categories are weaker evidence than the categories of a traced step, and their rules say so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memprof.untrusted import Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A call of Python or C++. A file without a folder, or `??`, is of C++."""
+    """A Python or C++ call. A file without a folder, or `??`, belongs to C++."""
 
     filename: Text = ""
     line: int = 0
@@ -28,10 +28,10 @@ class Ends:
     """The two ends of an allocation.
 
     Attributes:
-        is_early: it was made before the history begins, so its stack may be missing.
-        made, freed: the part of the step at work; `freed` is None if it was not freed.
-        makes_module: a module was made or moved at that time.
-        is_workspace: a library asked for scratch memory.
+        is_early: it was allocated before the history begins, so its stack may be missing.
+        made, freed: the phase of the step that allocated and freed it; `freed` is None if it was not freed.
+        makes_module: a module was being made or moved when it was allocated.
+        is_workspace: a library requested it as scratch memory.
     """
 
     is_early: bool
@@ -51,12 +51,12 @@ class _Rule:
 
 _WORKSPACE = re.compile(r"getNewWorkspace|getCurrentCUDABlasHandle|gemm_and_bias|Workspace::Workspace")
 _OPERATION = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
-_ALLOCATING = ("empty", "resize_", "new_empty", "set_")  # operations that others use to allocate
+_ALLOCATING = ("empty", "resize_", "new_empty", "set_")  # operations that other operations use to allocate
 _PYTHON = re.compile(r"\.py$|^<")
 
 
 def phase_of(stack: Sequence[Frame]) -> Phase:
-    """The part of the step that a stack is in."""
+    """Return the phase of the step that a stack belongs to."""
     if any("torch/optim/" in frame.filename for frame in stack):
         return Phase.UPDATE
     if any(frame.name.startswith("torch::autograd::Engine::") or _is_backward(frame) for frame in stack):
@@ -66,7 +66,7 @@ def phase_of(stack: Sequence[Frame]) -> Phase:
 
 
 def ends_of(made_by: Sequence[Frame], freed_by: Sequence[Frame] | None, *, is_early: bool) -> Ends:
-    """What is known of an allocation."""
+    """Return the facts about an allocation's two ends."""
     return Ends(
         is_early=is_early,
         made=phase_of(made_by),
@@ -80,7 +80,7 @@ def ends_of(made_by: Sequence[Frame], freed_by: Sequence[Frame] | None, *, is_ea
 
 
 def purpose_of(ends: Ends) -> tuple[Category, str, str]:
-    """The category of an allocation, the rule that claims it and its evidence."""
+    """Return the category of an allocation, the rule that claims it and its evidence."""
     for rule in _RULES:
         if rule.holds(ends):
             return rule.category, rule.name, rule.evidence
@@ -90,7 +90,7 @@ def purpose_of(ends: Ends) -> tuple[Category, str, str]:
 
 
 def operation_of(stack: Sequence[Frame]) -> str:
-    """The operation that allocates, `aten.addmm`; without C++ frames the innermost Python function."""
+    """Return the operation that allocates, such as `aten.addmm`; without C++ frames, the innermost Python function."""
     found = [match.group(1) for frame in stack if (match := _OPERATION.search(frame.name))]
     if found:
         return f"aten.{next((name for name in found if not name.startswith(_ALLOCATING)), found[-1])}"
@@ -98,7 +98,7 @@ def operation_of(stack: Sequence[Frame]) -> str:
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether it is a call of Python."""
+    """Whether it is a Python call."""
     return bool(_PYTHON.search(frame.filename))
 
 

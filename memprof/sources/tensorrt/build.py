@@ -1,4 +1,4 @@
-"""Build an engine in a process of its own."""
+"""Building of an engine in a separate process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltEngine:
-    """An engine, and the weights of the model that it was built from."""
+    """An engine, and the weights of its model."""
 
     engine: Engine
     weights: tuple[NamedArray, ...]
@@ -37,13 +37,13 @@ class BuiltEngine:
 
 
 def check_installed() -> None:
-    """Raises `MemprofError` where TensorRT for RTX or onnx is not installed."""
+    """Raise `MemprofError` if TensorRT for RTX or onnx is not installed."""
     if importlib.util.find_spec("tensorrt_rtx") is None or importlib.util.find_spec("onnx") is None:
         raise MemprofError(f"TensorRT for RTX is not installed: {INSTALL}")
 
 
 def capability_of(target: Target) -> tuple[int, int]:
-    """The compute capability to build for.
+    """Return the compute capability to build for.
 
     Raises:
         MemprofError: TensorRT for RTX does not support the target.
@@ -64,10 +64,10 @@ def build_engine(request: BuildRequest, folder: Path, *, timeout_seconds: float 
     """Build an engine.
 
     Args:
-        folder: an empty one, for the files of the build.
+        folder: an empty folder for the files of the build.
 
     Raises:
-        MemprofError: TensorRT does not take the model.
+        MemprofError: TensorRT rejects the model.
         WorkloadError: the builder ended without an answer, or took too long.
     """
     (folder / REQUEST_FILE).write_bytes(msgspec.json.encode(request))

@@ -1,6 +1,6 @@
-"""The messages of TensorRT's builder as records: totals of memory, and the layers.
+"""Parser of the messages of TensorRT's builder: memory totals, and the layers.
 
-The texts are those of TensorRT for RTX 1.7.1, with detailed profiling verbosity.
+The messages have the form of TensorRT for RTX 1.7.1, with detailed profiling verbosity.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from memprof.analysis.records.engine import Engine, EngineLayer, EngineTensor
 from memprof.errors import InternalError
 
-# The builder's names of types, in XLA's words, with their sizes in bits.
+# XLA's names for the builder's types, with their sizes in bits.
 _DTYPES = {
     "Float": ("f32", 32),
     "Half": ("f16", 16),
@@ -43,12 +43,12 @@ _TENSOR = re.compile(
     r"\{ Name: (?P<name>.+?), (?:\w+: \w+, )*?Dimensions: \[(?P<shape>[-\d,]*)\].*?Datatype: (?P<dtype>\w+)"
 )
 _NODE = re.compile(r"\[ONNX Layer: (.*?)\]")
-_LONGEST = 1000  # of a name: a layer that fuses many has all their names in its own
+_LONGEST = 1000  # characters of a name: the name of a fused layer contains the names of all its parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Inputs and outputs of an engine, as its network declares them."""
+    """The inputs and outputs of an engine, as declared by its network."""
 
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
@@ -57,11 +57,11 @@ class Boundary:
 def read_engine(
     messages: Iterable[str], boundary: Boundary, *, version: str, static_messages: Iterable[str] | None = None
 ) -> Engine:
-    """The engine that messages describe.
+    """Return the engine that messages describe.
 
     Args:
-        static_messages: of the same network built for the profile's maximum, if shapes vary: a dump of layers leaves
-            dimensions that vary open.
+        static_messages: messages of the same network built for the profile's maximum, if shapes vary. They are needed
+            because a dump of layers leaves variable dimensions open.
 
     Raises:
         InternalError: a total is missing, or a layer cannot be read.
@@ -83,7 +83,7 @@ def read_engine(
 
 
 def tensor(name: str, shape: Iterable[int], dtype: str) -> EngineTensor:
-    """A tensor by the builder's name of its type.
+    """Return a tensor, from the builder's name of its type.
 
     Raises:
         InternalError: there is no such type.
@@ -115,7 +115,7 @@ def _layer_lines(messages: Iterable[str]) -> list[str]:
 
 
 class _Tensors:
-    """The tensors of layers by name, each with the largest of the shapes that layers see it in."""
+    """The tensors of layers by name, each with the largest shape that any layer reports."""
 
     def __init__(self, outside: set[str]) -> None:
         self._outside = outside
@@ -140,7 +140,7 @@ class _Tensors:
         )
 
     def _numbered(self, text: str, known: dict[str, EngineTensor], numbers: dict[str, int]) -> tuple[int, ...]:
-        """The numbers of the tensors in a section."""
+        """Return the numbers of the tensors in a section."""
         seen: list[int] = []
         for match in _TENSOR.finditer(text):
             name = match["name"][:_LONGEST]

@@ -1,7 +1,7 @@
 """The process that builds an engine: `python -m memprof.sources.tensorrt.builder FOLDER`.
 
-It reads `request.json` in the folder, and leaves `result.json`. TensorRT can end its process, and writes what it likes:
-so it has a process of its own. All of TensorRT is in this module.
+It reads `request.json` in the folder, and writes `result.json`. TensorRT runs in a separate process, because it can end
+its process and writes to its output. Only this module uses TensorRT.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def _built(request: BuildRequest, folder: Path) -> BuildResult:
 def _build(
     path: Path, request: BuildRequest, inputs: tuple[ModelInput, ...], *, is_static: bool
 ) -> tuple[list[str], tuple[list[NamedArray], list[NamedArray]]]:
-    """Build an engine; returns the builder's messages, and the arrays that go in and out.
+    """Build an engine. Return the builder's messages, and the engine's inputs and outputs.
 
     Raises:
-        MemprofError: TensorRT does not take the model.
+        MemprofError: TensorRT rejects the model.
     """
     log = _Log()
     builder = trt.Builder(log)
@@ -104,7 +104,7 @@ def _build(
 
 
 def _profile(builder: Any, placed: list[Any], inputs: tuple[ModelInput, ...], shapes: dict[str, Any]) -> Any:
-    """A profile from 1 to the maximum of each dimension that varies, made for the maximum."""
+    """Return a profile from 1 to the maximum of each variable dimension, optimised for the maximum."""
     profile = builder.create_optimization_profile()
     declared = {each.name: each.shape for each in inputs}
     for tensor in placed:
@@ -131,7 +131,7 @@ def _sentence(reasons: list[str]) -> str:
 
 
 class _Log(trt.ILogger):
-    """Keeps the builder's messages."""
+    """A log that stores the builder's messages."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
@@ -139,7 +139,7 @@ class _Log(trt.ILogger):
         self.errors: list[str] = []
 
     def log(self, severity: Any, message: str) -> None:
-        """TensorRT calls it."""
+        """Store a message. TensorRT calls this method."""
         if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
             self.errors.append(message)
             print(message, file=sys.stderr)

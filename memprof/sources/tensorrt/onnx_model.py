@@ -1,4 +1,4 @@
-"""An ONNX model before it is built: its inputs and weights, its dimensions that vary, and int8 products."""
+"""ONNX models before they are built: inputs, weights, variable dimensions, and int8 products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memprof.sources.tensorrt.request import NamedArray
 
 _LARGE_BYTES = 1 << 30
 _INT8_MAX = 127
-# Scales decide values, and no sizes; calibration would find them.
+# Scales affect values, not sizes. Calibration would determine them.
 _ACTIVATION_SCALE = 0.05
 _PRODUCTS = ("MatMul", "Gemm")
 _MOVES = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -28,21 +28,21 @@ _SMALLEST_WEIGHT = 2  # axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """An input of a model; a dimension that varies has a name in place of a size."""
+    """An input of a model. A variable dimension has a name in place of a size."""
 
     name: str
     shape: tuple[int | str, ...]
 
     def at(self, maxima: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape with values for dimensions that vary."""
+        """Return the shape with values for variable dimensions."""
         return tuple(maxima[size] if isinstance(size, str) else size for size in self.shape)
 
 
 def read_inputs(path: Path) -> tuple[ModelInput, ...]:
-    """The inputs of a model.
+    """Return the inputs of a model.
 
     Raises:
-        MemprofError: the file is no ONNX model.
+        MemprofError: the file is not an ONNX model.
     """
     model = _loaded(path, with_weights=False)
     weights = {each.name for each in model.graph.initializer}
@@ -52,7 +52,7 @@ def read_inputs(path: Path) -> tuple[ModelInput, ...]:
 
 
 def read_weights(path: Path) -> list[NamedArray]:
-    """The arrays in a model that are floating-point or quantised numbers."""
+    """Return the arrays in a model that hold floating-point or quantised numbers."""
     model = _loaded(path, with_weights=False)
     found = []
     for each in model.graph.initializer:
@@ -64,7 +64,7 @@ def read_weights(path: Path) -> list[NamedArray]:
 
 
 def check_maxima(inputs: tuple[ModelInput, ...], maxima: Mapping[str, int], *, model: str) -> None:
-    """Raises `MemprofError` unless each dimension that varies, and no other, has a maximum."""
+    """Raise `MemprofError` unless exactly the variable dimensions have a maximum."""
     names = list(dict.fromkeys(size for each in inputs for size in each.shape if isinstance(size, str)))
     for name in maxima:
         if not names:
@@ -79,13 +79,13 @@ def check_maxima(inputs: tuple[ModelInput, ...], maxima: Mapping[str, int], *, m
 
 
 def with_int8_products(path: Path, target: Path) -> int:
-    """Write a model whose matrix products by weights are of 8-bit integers: QuantizeLinear and DequantizeLinear.
+    """Write a model whose matrix products by weights use 8-bit integers: QuantizeLinear and DequantizeLinear.
 
     Returns:
-        How many products there are.
+        The number of such products.
 
     Raises:
-        MemprofError: the file is no ONNX model, or has no product by a weight.
+        MemprofError: the file is not an ONNX model, or has no product by a weight.
     """
     model = load(path)
     graph = model.graph
@@ -109,10 +109,10 @@ def with_int8_products(path: Path, target: Path) -> int:
 
 
 def load(path: Path) -> Any:
-    """A model with its weights.
+    """Load a model with its weights.
 
     Raises:
-        MemprofError: the file is no ONNX model.
+        MemprofError: the file is not an ONNX model.
     """
     return _loaded(path, with_weights=True)
 
@@ -124,14 +124,14 @@ def save(model: Any, target: Path) -> None:
 
 
 class _Constants:
-    """Arrays of a graph, and of what only moves or casts them."""
+    """The arrays of a graph, including results of operations that only move or cast arrays."""
 
     def __init__(self, graph: Any) -> None:
         self.arrays = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
 
     def find(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The array of a name; None if it depends on an input."""
+        """Return the array of a name, or None if it depends on an input."""
         if name in self.arrays:
             return self.arrays[name]
         node = self._makers.get(name)
@@ -145,7 +145,7 @@ class _Constants:
 
 
 def _quantised(graph: Any, value: str, name: str, dtype: Any) -> list[Any]:
-    """An activation as 8-bit integers and back."""
+    """Return nodes that convert an activation to 8-bit integers and back."""
     scale, zero = f"{name}/scale", f"{name}/zero"
     graph.initializer.append(numpy_helper.from_array(np.asarray(_ACTIVATION_SCALE, dtype), scale))
     graph.initializer.append(helper.make_tensor(zero, TensorProto.INT8, [], [0]))
@@ -158,7 +158,7 @@ def _quantised(graph: Any, value: str, name: str, dtype: Any) -> list[Any]:
 
 
 def _dequantised(graph: Any, weight: np.ndarray[Any, Any], name: str) -> Any:
-    """A weight as 8-bit integers with a scale for each column."""
+    """Return a node that reads a weight from 8-bit integers, with a scale for each column."""
     wide = weight.astype(np.float32)
     axes = tuple(range(wide.ndim - 1))
     scales = np.maximum(np.abs(wide).max(axis=axes), 1e-12) / _INT8_MAX

@@ -1,4 +1,4 @@
-"""What is asked of the process that builds an engine, and what it answers."""
+"""The request to the process that builds an engine, and its result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REQUEST_FILE, RESULT_FILE, LOG_FILE = "request.json", "result.json", "builder.lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """A dimension that is to vary, and a smaller size of it for which there is a model, too."""
+    """A dimension to make variable, and a smaller size for which a second model exists."""
 
     name: str
     size: int
@@ -22,11 +22,12 @@ class BuildRequest:
     """An engine to build.
 
     Attributes:
-        model: path of the ONNX file; `name` is what messages call it.
-        maxima: of the dimensions that vary, by name.
-        varying: dimensions that are to vary, though they are fixed in the model.
-        smaller_models: for them: models with other sizes (see `varying.vary`).
-        int8: whether products by weights are to be of 8-bit integers.
+        model: path of the ONNX file.
+        name: name of the model in messages.
+        maxima: maxima of the variable dimensions, by name.
+        varying: dimensions to make variable, although they are fixed in the model.
+        smaller_models: paths of models with other sizes of these dimensions (see `varying.vary`).
+        int8: convert products by weights to 8-bit integers.
     """
 
     model: str
@@ -40,7 +41,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedArray:
-    """An array by the builder's name of its type; a weight by numpy's, with its size."""
+    """An array. `dtype` is the builder's name for inputs and outputs, and numpy's for weights, which have a size."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,11 +51,11 @@ class NamedArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """What came of it.
+    """The result of a build.
 
     Attributes:
-        error: the sentence for a model that cannot be built; empty if it was.
-        static_messages: of an engine for the maxima alone, if dimensions vary.
+        error: the error message if the model cannot be built; empty if it was built.
+        static_messages: messages of an engine for the maxima alone, if dimensions vary.
     """
 
     error: str = ""

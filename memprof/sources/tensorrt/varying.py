@@ -1,8 +1,8 @@
-"""A model whose dimensions vary, made of models for two sizes of each: a model of a traced step has fixed sizes.
+"""Models with variable dimensions, made from models for two sizes each, because a traced step has fixed sizes.
 
-Both models have the same operations. What differs between them is made to depend on the size: shapes and indices that
-grow by a fixed amount with it are computed (`first + step * size`), and arrays of which the smaller model has the
-beginning (positions, masks) are cut.
+Both models have the same operations. The parts that differ are made to depend on the size: shapes and indices that grow
+linearly with it are computed (`first + step * size`). If the smaller model has the beginning of an array (positions,
+masks), the array is sliced.
 
     vary([Path("batch_8.onnx"), Path("batch_7.onnx")], [Dimension(name="batch_size", size=8, smaller=7)], target)
 """
@@ -26,14 +26,14 @@ _OPERATIONS = "its operations depend on it"
 
 
 def vary(paths: Sequence[Path], dimensions: Sequence[Dimension], target: Path) -> None:
-    """Write a model in which dimensions vary.
+    """Write a model with variable dimensions.
 
     Args:
-        paths: the model with all sizes; with the first one smaller; with two dimensions also with the second one
-            smaller, and with both.
+        paths: the model with all sizes, then with the first dimension smaller. For two dimensions also with the second
+            one smaller, and with both smaller.
 
     Raises:
-        MemprofError: a dimension is one of no input, or something depends on it in another way.
+        MemprofError: no input has such a dimension, or the model depends on it in an unsupported way.
     """
     models = [load(path) for path in paths]
     for dimension in dimensions:
@@ -43,7 +43,7 @@ def vary(paths: Sequence[Path], dimensions: Sequence[Dimension], target: Path) -
 
 
 class _Varying:
-    """A model of two that differ in the size of one dimension."""
+    """A model made from two models that differ in the size of one dimension."""
 
     def __init__(self, large: Any, small: Any, dimension: Dimension) -> None:
         self._large, self._small, self._dimension = large, small, dimension
@@ -76,10 +76,11 @@ class _Varying:
         return self._large
 
     def _named(self, values: Any, others: Any, *, always: bool) -> tuple[str, int] | None:
-        """Name the dimensions that differ; returns the first, by the name of its value and its axis.
+        """Name the dimensions that differ. Return the value's name and the axis of the first one.
 
         Args:
-            always: whether each of them must have the size; one that has not has no name of its own otherwise.
+            always: reject differing dimensions that are not equal to the variable one; otherwise they get their own
+                names.
         """
         found = None
         for value, other in zip(values, others, strict=True):
@@ -97,7 +98,7 @@ class _Varying:
         return found
 
     def _operand(self, name: str, smaller: str) -> str:
-        """The name of what an operation of both models takes."""
+        """Return the name of an operand that is valid for both models."""
         array, other = self._arrays.get(name), self._small_arrays.get(smaller)
         if array is None or other is None:
             if array is not other:
@@ -108,7 +109,7 @@ class _Varying:
         return self._made[name, smaller]
 
     def _general(self, array: Any, other: Any) -> str:
-        """An array of both models as one that depends on the size, if they differ."""
+        """Return an array of both models, made to depend on the size if the models differ in it."""
         name: str = array.name
         if array.dims == other.dims and np.prod(array.dims, dtype=int) > _LARGEST_COMPARED:
             return name
@@ -126,7 +127,7 @@ class _Varying:
         return self._add("Slice", [name, starts, ends, axes])
 
     def _linear(self, whole: np.ndarray[Any, Any], part: np.ndarray[Any, Any]) -> str:
-        """Numbers that grow by a fixed amount with the size."""
+        """Return numbers that grow linearly with the size."""
         large, small = whole.astype(np.int64), part.astype(np.int64)
         step, rest = np.divmod(large - small, self._dimension.size - self._dimension.smaller)
         if np.any(rest):

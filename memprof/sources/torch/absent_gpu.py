@@ -1,7 +1,7 @@
-"""A GPU that does not exist, for a script that runs as it is: what it asks of `torch.cuda`, and where its tensors are.
+"""An absent GPU for an unmodified script: the answers of `torch.cuda`, and the places of tensors.
 
 `ScriptTracer` knows the place of each tensor. Here `.device`, `.to`, `.cuda` and `.cpu` follow it, `torch.cuda` answers
-as if the target were in this machine, and data loaders read their data in this process. As of PyTorch 2.13.
+as if the target were in this machine, and data loaders read their data in this process. Valid for PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ZERO = """
     current_device memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached
     max_memory_cached utilization temperature power_draw clock_rate
 """.split()
-_MOST_ITEMS = 100_000  # a longer list of a data set is not searched for tensors
+_MOST_ITEMS = 100_000  # longer lists in a data set are not searched for tensors
 _FROM_NUMBERS = torch.tensor, torch.as_tensor, torch.asarray
 
 
 @contextlib.contextmanager
 def absent_gpu(tracer: ScriptTracer, target: Target) -> Iterator[None]:
-    """For the time of a trace, answer as if the target were in this machine. Enter it inside of `cuda_semantics`."""
+    """Simulate the target in this machine for the duration of a trace. Enter it inside `cuda_semantics`."""
     with contextlib.ExitStack() as stack:
         for patch in (*_patches_of_cuda(target), *_patches_of_tensors(tracer), *_patches_of_data(tracer)):
             stack.enter_context(patch)
@@ -90,7 +90,7 @@ def _patches_of_cuda(target: Target) -> Iterator[contextlib.AbstractContextManag
 
 
 class _Stream:
-    """A stream, an event, or a device as a context: none of them does anything."""
+    """A stream, an event, or a device context that does nothing."""
 
     def __enter__(self) -> _Stream:
         return self
@@ -99,11 +99,11 @@ class _Stream:
         pass
 
     def elapsed_time(self, _: object) -> float:
-        """No time passes."""
+        """Return 0: no time passes."""
         return 0.0
 
     def query(self) -> bool:
-        """All is done."""
+        """Return True: all work is done."""
         return True
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -144,10 +144,10 @@ def _patches_of_tensors(tracer: ScriptTracer) -> Iterator[contextlib.AbstractCon
     yield mock.patch.object(FakeTensor, "device", property(device))
     yield mock.patch.object(torch.nn.Module, "_apply", move_module)
     yield mock.patch.object(torch.nn.Parameter, "__new__", parameter)
-    # No random state of a GPU is to be kept.
+    # There is no GPU random state to save.
     yield mock.patch("torch.utils.checkpoint._infer_device_type", return_value="cpu")
     yield mock.patch("torch.utils.checkpoint.get_device_states", return_value=([], []))
-    # A number that stands for one that was not computed would say that a gradient is infinite.
+    # The placeholder for a number that was not computed would report an infinite gradient.
     yield mock.patch.object(
         torch.amp.GradScaler,
         "_maybe_opt_step",
@@ -181,7 +181,7 @@ def _patches_of_data(tracer: ScriptTracer) -> Iterator[contextlib.AbstractContex
 
 
 def _tensors_of_data(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    """The tensors that a data set holds, itself or in the data sets that it is made of."""
+    """Yield the tensors of a data set and of the data sets inside it."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -196,7 +196,7 @@ def _tensors_of_data(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 class _GpuFunctions(TorchFunctionMode):
-    """Puts tensors where the script wants them."""
+    """A mode that puts tensors where the script asks for them."""
 
     def __init__(self, tracer: ScriptTracer) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class _GpuFunctions(TorchFunctionMode):
             return not tracer.is_on_gpu(args[0])
         if func is torch.Tensor.get_device:
             return 0 if tracer.is_on_gpu(args[0]) else -1
-        if func is torch.Tensor.backward:  # a checkpoint in it calls the user's code again
+        if func is torch.Tensor.backward:  # a checkpoint inside it runs the user's code again
             with self:
                 return run_backward(*args, **kwargs)
         if func in _FROM_NUMBERS and kwargs.get("device") is not None:
@@ -243,7 +243,7 @@ class _GpuFunctions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """`Tensor.to`: its dtype as PyTorch has it, its device as the script says."""
+        """Replace `Tensor.to`: PyTorch handles the dtype, and the tracer the device."""
         first = args[0] if args else kwargs.pop("other", None)
         device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
         rest = args[1:]
@@ -271,7 +271,7 @@ class _GpuFunctions(TorchFunctionMode):
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    """Zeros, for values that were not computed."""
+    """Return zeros in place of values that were not computed."""
     import numpy as np
 
     return np.zeros(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32"))

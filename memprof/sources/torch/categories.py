@@ -1,6 +1,6 @@
-"""What a storage is for: an ordered table of rules over what the trace saw of it. No torch here.
+"""The category of a storage: an ordered table of rules over the facts that the trace recorded. Needs no torch.
 
-The first rule that claims a storage decides. A rule sees the role of the tensor, the phase that makes it, its inputs,
+The first rule that claims a storage decides. A rule uses the role of the tensor, the phase that makes it, its inputs,
 and whether the backward pass uses it.
 """
 
@@ -14,7 +14,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 
 
 class Depends(Flag):
-    """What a value depends on."""
+    """The kinds of inputs that a value depends on."""
 
     NOTHING = 0
     PARAMS = auto()
@@ -24,12 +24,12 @@ class Depends(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the trace saw of one storage.
+    """The facts that the trace recorded about one storage.
 
     Attributes:
-        role: of the tensor that the model, the optimizer or the batch keeps in it; None if none does.
+        role: role of the tensor that the model, the optimizer or the batch keeps in it; None if it is not kept.
         is_gradient: it was a parameter's `.grad`, or was added to one.
-        phase: in which it was made.
+        phase: the phase in which it was made.
         is_used_in_backward: an operation of the backward pass, or of a recomputation in it, read it.
     """
 
@@ -42,7 +42,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The category of a storage, and why."""
+    """The category of a storage, and the reason."""
 
     category: Category
     rule: str
@@ -58,7 +58,7 @@ class _Rule:
 
 
 def claim(facts: Facts) -> Claim:
-    """The category of a storage."""
+    """Return the category of a storage."""
     if facts.role is not None:
         return Claim(Category(facts.role.value), f"{facts.role.value} of the step", "held by its owner between steps")
     for rule in _RULES:

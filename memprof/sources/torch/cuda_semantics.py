@@ -1,13 +1,13 @@
-"""Lets tensors without a device take the paths that CUDA tensors take.
+"""CUDA behaviour for tensors on the CPU.
 
 A fake tensor on "cuda" cannot go through autograd in a process without a driver, so a trace has its tensors on the CPU.
-PyTorch treats the two differently, and memory shows it (as of PyTorch 2.13):
+PyTorch treats the two differently, with effects on memory. This module follows CUDA (as of PyTorch 2.13):
 
-- The word "cuda": tensors that are moved there stay where they are.
+- Device "cuda": tensors that are moved there stay where they are.
 - Autocast: CUDA computes softmax, norms, losses and sums in float32; the CPU's list lacks most of these operations.
-- Dropout keeps a mask of one byte an element; on the CPU, one of the input's type.
-- `scaled_dot_product_attention` takes the flash kernel for 16-bit types, the memory-efficient one for float32.
-- Optimizers and gradient clipping work on all parameters at once (foreach) unless told otherwise.
+- Dropout saves a mask of one byte per element; on the CPU, the mask has the input's type.
+- `scaled_dot_product_attention` uses the flash kernel for 16-bit types and the memory-efficient one for float32.
+- Optimizers and gradient clipping work on all parameters at once (foreach) by default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _aten = torch.ops.aten
 _KEY = torch._C.DispatchKey.AutocastCPU
 _KEYS = torch._C.DispatchKeySet(_KEY)
 
-# The lists of aten/src/ATen/autocast_mode.h for CUDA; those in PyTorch's "Automatic Mixed Precision" documentation.
+# CUDA's lists in aten/src/ATen/autocast_mode.h; PyTorch's "Automatic Mixed Precision" documentation has them, too.
 _IN_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
     pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
@@ -37,7 +37,7 @@ _IN_FLOAT32 = """
     smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
     multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
 """.split()
-# These accumulate in float32 without a copy of their input.
+# Operations that accumulate in float32 without a copy of their input.
 _TO_FLOAT32 = """
     prod prod.dim_int cumprod cumsum linalg_vector_norm sum sum.dim_IntList
 """.split()
@@ -47,14 +47,14 @@ _SOFTMAXES = "softmax.int", "log_softmax.int"
 
 @contextlib.contextmanager
 def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Compiled]:
-    """For the time of a trace, treat tensors on the CPU as CUDA tensors.
+    """Treat tensors on the CPU as CUDA tensors for the duration of a trace.
 
     Args:
-        tracer: of the trace.
-        moves: whether to let tensors that are moved to "cuda" stay where they are; else `absent_gpu` decides that.
+        tracer: the tracer of the trace.
+        moves: let tensors that are moved to "cuda" stay where they are; otherwise `absent_gpu` places them.
 
     Yields:
-        what the step has compiled with `torch.compile`, which stays as it is.
+        A record of whether the step uses `torch.compile`. Its functions stay eager.
     """
     compiled = Compiled()
     with contextlib.ExitStack() as stack:
@@ -72,12 +72,12 @@ def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Com
 
 @dataclass(slots=True)
 class Compiled:
-    """Whether the step calls `torch.compile`, in whose place the eager functions are traced."""
+    """A record of whether the step calls `torch.compile`. The eager functions are traced instead."""
 
     is_used: bool = False
 
     def patches(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Leave functions and modules as they are, and note that the step would compile them."""
+        """Yield patches that leave functions and modules eager, and record that the step would compile them."""
 
         def compile_function(model: Any = None, **options: Any) -> Any:
             del options
@@ -93,7 +93,7 @@ class Compiled:
 
 
 def _register_autocast(library: torch.library.Library) -> None:
-    """Give the CPU's autocast the operations that only CUDA's knows."""
+    """Add the operations that only CUDA's autocast has to the CPU's autocast."""
 
     def register(name: str, function: Callable[..., Any]) -> None:
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU"):
@@ -115,7 +115,7 @@ def _operation(name: str) -> Any:
 
 
 def _cast_and_call(operation: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
-    """The operation on floating-point inputs of one type; None: autocast's own."""
+    """Return the operation with its floating-point inputs cast to one dtype; None: autocast's own."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         wanted = torch.get_autocast_dtype("cpu") if dtype is None else dtype
@@ -127,7 +127,7 @@ def _cast_and_call(operation: Any, dtype: torch.dtype | None) -> Callable[..., A
 
 
 def _with_dtype(operation: Any) -> Callable[..., Any]:
-    """The operation with a result in float32, unless its caller asks for a type."""
+    """Return the operation with a result in float32, unless its caller asks for a dtype."""
 
     def function(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if _is_castable(tensor) and kwargs.get("dtype") is None:
@@ -174,7 +174,7 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
 
 
 def _offload(tracer: StorageTracer) -> contextlib.AbstractContextManager[Any]:
-    """Let `save_on_cpu` copy what autograd saves to the host, and back."""
+    """Make `save_on_cpu` copy the values that autograd saves to the host, and back."""
 
     def copied(tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
         with torch.no_grad(), tracer.placing(on_host=on_host):
@@ -188,7 +188,7 @@ def _offload(tracer: StorageTracer) -> contextlib.AbstractContextManager[Any]:
 
 
 def convert_module(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
-    """Moves or casts a module's parameters. PyTorch's own cannot replace fake tensors (as of 2.13)."""
+    """Move or cast a module's parameters. PyTorch's own `_apply` cannot replace fake tensors (as of 2.13)."""
     converted: dict[int, torch.nn.Parameter] = {}
     for module in self.modules() if recurse else [self]:
         for name, parameter in module._parameters.items():
@@ -209,7 +209,7 @@ def convert_module(self: torch.nn.Module, function: Callable[[Any], Any], recurs
 
 
 def _on_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
-    """Autocast or a scaler for "cuda" as one for "cpu", with CUDA's defaults."""
+    """Return an initializer that makes autocast or a scaler for "cuda" one for "cpu", with CUDA's defaults."""
 
     def function(self: Any, *args: Any, **kwargs: Any) -> None:
         device = args[0] if args else kwargs.pop("device_type", kwargs.pop("device", "cuda"))
@@ -223,7 +223,7 @@ def _on_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
 
 
 class _CudaFunctions(TorchFunctionMode):
-    """Lets tensors that are sent to "cuda" stay where they are."""
+    """A mode in which tensors that are moved to "cuda" stay where they are."""
 
     def __init__(self, moved: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class _CudaFunctions(TorchFunctionMode):
                 self._moved(args[0])
             args = tuple(map(_without_cuda, args))
             kwargs = {name: _without_cuda(value) for name, value in kwargs.items()}
-        if func is torch.Tensor.backward:  # a checkpoint in it calls the user's code again
+        if func is torch.Tensor.backward:  # a checkpoint inside it runs the user's code again
             with self:
                 return run_backward(*args, **kwargs)
         return func(*args, **kwargs)
@@ -271,12 +271,12 @@ def run_backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """`Tensor.backward`."""
+    """Run `Tensor.backward`."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _as_ever(operation: Any, *args: Any, **kwargs: Any) -> Any:
-    """A composite operation as PyTorch defines it for all devices."""
+    """Call a composite operation as PyTorch defines it for all devices."""
     return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
@@ -304,7 +304,7 @@ def _attention(
     is_causal: bool = False,
     **others: Any,
 ) -> torch.Tensor:
-    """The kernel that CUDA prefers: flash for 16-bit types without a mask, else the memory-efficient one."""
+    """Call the kernel that CUDA prefers: flash for 16-bit types without a mask, else the memory-efficient one."""
     if others.get("enable_gqa") or query.dim() != 4:
         operation = _aten.scaled_dot_product_attention.default
         return _as_ever(operation, query, key, value, attn_mask, dropout_p, is_causal, **others)

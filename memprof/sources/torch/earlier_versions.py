@@ -1,4 +1,4 @@
-"""What autograd kept in earlier versions of PyTorch, for numbers that were measured with them."""
+"""Values that autograd saved in earlier versions of PyTorch, to reproduce numbers measured with them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _aten = torch.ops.aten
 
 @contextlib.contextmanager
 def softmax_keeps_input() -> Iterator[None]:
-    """Softmax and log_softmax keep their input beside their result, as up to PyTorch 1.10.
+    """Make softmax and log_softmax save their input beside their result, as up to PyTorch 1.10.
 
-    Their backward kernel took the input, only to know its dtype, so autograd saved it. PyTorch 1.11 passes the dtype
+    Their backward kernel took the input only to read its dtype, so autograd saved it. PyTorch 1.11 passes the dtype
     (`SoftmaxBackward0` in torch/csrc/autograd/generated/Functions.h of both versions).
     """
     library = torch.library.Library("aten", "IMPL")
@@ -45,6 +45,6 @@ class _KeepingInput(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         tensor, result = ctx.saved_tensors
-        tensor.detach()  # so that the trace sees its use: today's kernel no longer takes it
+        tensor.detach()  # makes the trace see the use; today's kernel no longer takes the input
         gradient = ctx.backward_kernel(gradients[0], result, ctx.dim, tensor.dtype)
         return None, None, gradient, None, None

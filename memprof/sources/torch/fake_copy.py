@@ -1,4 +1,4 @@
-"""A step whose model exists, as fake tensors: its shapes and dtypes without its memory."""
+"""Copy of a step with an existing model to fake tensors, which have shapes and dtypes but no memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from memprof.sources.torch.step_spec import TorchStepSpec
 
 
 def fake_copy(spec: TorchStepSpec) -> TorchStepSpec:
-    """The same step on fake tensors. To be called under `FakeTensorMode`.
+    """Return the same step on fake tensors. Call it under `FakeTensorMode`.
 
     Raises:
-        MemprofError: the step is a function of its own, whose tensors cannot be replaced.
+        MemprofError: the step is a custom function (`step=`), whose tensors cannot be replaced.
     """
     from torch._guards import detect_fake_mode
     from torch._subclasses.fake_tensor import FakeCopyMode
@@ -24,7 +24,7 @@ def fake_copy(spec: TorchStepSpec) -> TorchStepSpec:
             "a TorchStepSpec with step= must be made under fake tensors: give a function that returns it"
         )
     mode = detect_fake_mode()
-    # A trace accepts no real tensors, and these are about to be replaced.
+    # A trace rejects real tensors, so modes are disabled until these are replaced.
     with _disable_current_modes(), FakeCopyMode(mode):
         model, optimizer, batch, scaler = copy.deepcopy((spec.model, spec.optimizer, spec.batch, spec.scaler))
     return replace(spec, model=model, optimizer=optimizer, batch=batch, scaler=scaler)

@@ -1,4 +1,4 @@
-"""Which tensors the model, the optimizer, the scaler and the batch keep."""
+"""The tensors that belong to the model, the optimizer, the scaler and the batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from memprof.sources.torch.tracer import Storage, StorageTracer
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """What a training step is made of.
+    """The parts of a training step.
 
     Attributes:
         networks: `torch.nn.Module`s, by the prefix of their paths: empty, or `generator.`.
         optimizers, scalers: `torch.optim.Optimizer`s and `torch.amp.GradScaler`s.
-        batch: tensors in any container that PyTorch knows.
+        batch: tensors in any pytree of PyTorch.
     """
 
     networks: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Parts:
 
 
 def parts_of(spec: TorchStepSpec) -> Parts:
-    """The parts of a step that the user has given."""
+    """Return the parts of a user's step."""
     networks = _several(spec.model)
     return Parts(
         networks={f"{number}." if len(networks) > 1 else "": each for number, each in enumerate(networks)},
@@ -46,7 +46,7 @@ def parts_of(spec: TorchStepSpec) -> Parts:
 
 
 class Owners:
-    """Knows which tensors the model, the optimizer, the scaler and the batch keep, and says so to their storages."""
+    """Finder of the tensors that belong to the parts of a step. It assigns roles to their storages."""
 
     def __init__(self, parts: Parts, tracer: StorageTracer) -> None:
         self._tracer = tracer
@@ -61,19 +61,19 @@ class Owners:
             self._tracer.places.name_modules(network, prefix)
 
     def assign(self) -> list[Storage]:
-        """Give each storage that is kept its role; returns them in the order in which a loop moves them."""
+        """Give each storage of a part its role. Return these in the order in which a training loop moves them."""
         return [self._own(tensor, path, role) for tensor, path, role in self._kept()]
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Follow the optimizer: its updates, and the state that it makes in the first one."""
+        """Follow the optimizer's updates, and the state that it makes in the first one."""
 
         def before(optimizer: Any, *_: Any) -> None:
             for tensor, path in self._paths.items():
                 if tensor.grad is not None:
                     gradient = self._tracer.storage_of(tensor.grad)
                     gradient.is_gradient, gradient.path = True, f"{path}.grad"
-            # Counters are on the host, unless the update is to be captured in a CUDA graph or is one kernel.
+            # Counters are on the host, unless the update is capturable in a CUDA graph or is one fused kernel.
             on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
             self._tracer.begin_update(counters_on_host=not on_device)
 
@@ -115,7 +115,7 @@ class Owners:
     def _own(self, tensor: torch.Tensor, path: str, role: Role) -> Storage:
         storage = self._tracer.storage_of(tensor)
         if storage.role is not None and (storage.role is not Role.BATCH or role is Role.BATCH):
-            return storage  # only what was taken for data may turn out to be another's
+            return storage  # only a storage assumed to be data may get another owner
         storage.role, storage.path = role, path
         if role is Role.BATCH:
             self._tracer.move_to_device(tensor)

@@ -1,7 +1,7 @@
-"""Where an operation is: the module at work, and the lines of the Python stack.
+"""Places of operations: the running module, and the lines of the Python stack.
 
-In the forward pass module hooks tell the module. In the backward pass an autograd node has the number of the forward
-operation that it belongs to, so it is in the same place: `Places` keeps the place of each number.
+In the forward pass, module hooks report the module. In the backward pass, an autograd node has the number of its
+forward operation, so it has the same place: `Places` stores the place of each number.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TORCH = str(Path(torch.__file__).resolve().parent)
 _FUNCTION = torch.autograd.function.__file__
 _STANDARD_LIBRARY = str(Path(sysconfig.get_paths()["stdlib"]))
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
-# These wrap each call of a dispatch mode, and of some of PyTorch's own functions.
+# Wrappers around each call of a dispatch mode, and of some of PyTorch's own functions.
 _WRAPPERS = str(Path(_TORCH) / "_dynamo"), str(Path(_TORCH) / "_compile.py")
 _CALLER = str(Path(__file__).with_name("trace_step.py"))
 _DEEPEST = 100
-_COMPILED = "OptimizedModule"  # what torch.compile makes of a module
+_COMPILED = "OptimizedModule"  # the class of modules that torch.compile returns
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Attributes: module, source, library, stack: as in `TracedValue`."""
+    """The place of an operation. Attributes: module, source, library, stack: as in `TracedValue`."""
 
     module: str = ""
     source: str = ""
@@ -45,15 +45,15 @@ class Place:
     stack: tuple[StackFrame, ...] = ()
 
     def in_module(self, module: str) -> Place:
-        """The same lines, in another module."""
+        """Return the same lines in another module."""
         return Place(module, self.source, self.library, self.stack)
 
 
 class Places:
-    """Says where the current operation is."""
+    """The place of the current operation, and the stored places of earlier ones."""
 
     def __init__(self) -> None:
-        self.has_recurrent_kernels = False  # a module has run that cuDNN has kernels of its own for
+        self.has_recurrent_kernels = False  # a module with special cuDNN kernels has run
         self.has_compiled_modules = False
         self._paths: dict[int, str] = {}
         self._active: list[str] = []
@@ -63,14 +63,14 @@ class Places:
         self._stacks: dict[tuple[StackFrame, ...], Place] = {}
 
     def name_modules(self, network: torch.nn.Module, prefix: str = "") -> None:
-        """Take the paths of a network's modules: `layers/0` for `layers.0`, after a prefix such as `generator.`."""
+        """Store the paths of a network's modules: `layers/0` for `layers.0`, after a prefix such as `generator.`."""
         for name, module in network.named_modules():
             self.has_compiled_modules |= type(module).__name__ == _COMPILED
             self._paths.setdefault(id(module), without_compiled(f"{prefix}{name}").rstrip(".").replace(".", "/"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follow the modules at work."""
+        """Follow the running modules."""
         hooks = (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -83,11 +83,11 @@ class Places:
 
     @property
     def module(self) -> str:
-        """The path of the module at work; empty outside all of them."""
+        """The path of the running module; empty outside all modules."""
         return self._active[-1] if self._active else ""
 
     def is_in_function(self) -> bool:
-        """Whether a `torch.autograd.Function` is at work, which records no gradients of its own operations."""
+        """Whether a `torch.autograd.Function` is running. It records no gradients of its own operations."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == _FUNCTION and frame.f_code.co_name == "apply":
@@ -96,31 +96,31 @@ class Places:
         return False
 
     def of_forward(self) -> Place:
-        """Where a forward operation is, kept for the autograd node that it has just got, if any."""
+        """Return the place of a forward operation, and store it for the operation's autograd node, if any."""
         place = self.of_lines().in_module(self.module)
         number = torch.autograd._get_sequence_nr() - 1
         if not self._numbers or self._numbers[-1] < number:
             self._numbers.append(number)
             self._places.append(place)
-        else:  # several operations for one node: the last one makes the result
+        else:  # a node has several operations; the last one makes its result
             self._places[-1] = place
         return place
 
     def of_node(self, node: Any) -> Place | None:
-        """Where the forward operation of an autograd node is; None if it has none (an accumulation into `.grad`)."""
+        """Return the place of an autograd node's forward operation; None if it has none (accumulation into `.grad`)."""
         found = bisect_right(self._numbers, node._sequence_nr()) - 1
         if found < 0 or node.name() == "torch::autograd::AccumulateGrad":
             return None
         return self._places[found]
 
     def of_lines(self) -> Place:
-        """The lines that the current operation is called from, without a module."""
+        """Return the source lines of the current operation's callers, without a module."""
         frames: list[StackFrame] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and len(frames) < _DEEPEST:
             file = frame.f_code.co_filename
             if file == _CALLER:
-                break  # what called the step is not in it
+                break  # the callers of the step do not belong to it
             if _is_shown(file):
                 frames.append(self._frame(frame.f_code, frame.f_lineno))
             frame = frame.f_back
@@ -149,12 +149,12 @@ class Places:
 
 
 def without_compiled(path: str) -> str:
-    """The path of a module or parameter without the names that `torch.compile` puts into it."""
+    """Return the path of a module or parameter without the names that `torch.compile` adds."""
     return path.replace("_orig_mod.", "").removesuffix("_orig_mod")
 
 
 def _place(stack: tuple[StackFrame, ...]) -> Place:
-    """Args: stack: outermost call first."""
+    """Return the place of a stack. Args: stack: outermost call first."""
     beneath = ""
     for each in reversed(stack):
         line = f"{each.file}:{each.line}"
@@ -167,14 +167,14 @@ def _place(stack: tuple[StackFrame, ...]) -> Place:
 
 
 def is_own_file(file: str) -> bool:
-    """Whether a file is the user's, or a model of ours."""
+    """Whether a file belongs to the user, or to one of our workloads."""
     if file.startswith(str(_PACKAGE)):
         return file.startswith(_WORKLOADS)
     return not (file.startswith(("<", _TORCH, _STANDARD_LIBRARY)) or _INSTALLED.match(file))
 
 
 def _is_shown(file: str) -> bool:
-    """Whether a call of the stack says where an operation is: not one of the standard library, or of a trace."""
+    """Whether a stack frame is shown: frames of the standard library and of the tracing itself are not."""
     if file.startswith(str(_PACKAGE)):
         return file.startswith(_WORKLOADS)
     return not file.startswith(("<", _STANDARD_LIBRARY, *_WRAPPERS))

@@ -1,12 +1,12 @@
-"""The tracer of a script that memprof runs as it is: it distinguishes the host from a GPU that does not exist.
+"""The tracer of an unmodified script. It distinguishes the host from an absent GPU.
 
     with mode, ScriptTracer(places, mode) as tracer:
         ...the script...
 
-Tensors have the place that the script gives them: `device="cuda"` and `.to("cuda")` put them on the GPU, and what is
-computed from a tensor on the GPU is there too. A script that never names a GPU is taken to have all of its tensors on
-one. Tensors on the host that are made of data (from NumPy, of numbers, of indices) are real, since a script may read
-their values; all others are fake.
+Tensors have the place that the script gives them: `device="cuda"` and `.to("cuda")` put them on the GPU, and results of
+operations on GPU tensors are there, too. If a script never names a GPU, all of its tensors are assumed to be on one.
+Host tensors made from data (NumPy arrays, numbers, indices) are real, because a script may read their values; all
+others are fake.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LARGEST_REAL_BYTES = 256 << 20
 
 
 class ScriptTracer(StorageTracer):
-    """See above.
+    """A storage tracer that follows the places of a script's tensors.
 
     Attributes:
-        names_gpu: whether the script has named a GPU.
-        is_inside: whether PyTorch itself is at work on an operation, for which all tensors are on the CPU.
+        names_gpu: the script has named a GPU.
+        is_inside: PyTorch itself is running an operation; for it, all tensors are on the CPU.
     """
 
     _unseen_on_host = True
@@ -46,7 +46,7 @@ class ScriptTracer(StorageTracer):
         self.names_gpu = False
         self.is_inside = False
         self._mode = mode
-        self._fakes = WeakTensorKeyDictionary()  # of real tensors
+        self._fakes = WeakTensorKeyDictionary()  # the fakes of real tensors
         self._wanted_on_host: bool | None = None
         self._is_moving = False
         self._events_of_all: list[TraceEvent] = []
@@ -60,7 +60,7 @@ class ScriptTracer(StorageTracer):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         device = kwargs.get("device")
         if device is not None:
-            # Autograd and autocast name the device of a tensor, which to PyTorch is on the CPU.
+            # Autograd and autocast pass the device of a tensor, which is the CPU for PyTorch.
             if wanted is None and (is_gpu(device) or not tensors):
                 wanted = not is_gpu(device)
             self.names_gpu |= is_gpu(device)
@@ -81,7 +81,7 @@ class ScriptTracer(StorageTracer):
             self.is_inside = before
 
     def _real(self, func: Any, args: Any, kwargs: Any, *, has_inputs: bool) -> Any:
-        """The result of an operation on data of the host, computed; None: it is to be traced instead."""
+        """Compute an operation on host data, or return None if it must be traced instead."""
         if not has_inputs:
             found = func(*args, **kwargs)
             if not isinstance(found, torch.Tensor) or found.is_floating_point() or found.is_complex():
@@ -92,11 +92,11 @@ class ScriptTracer(StorageTracer):
             return func(*args, **kwargs)
 
     def fake(self, value: Any) -> Any:
-        """A real tensor as a fake one, which lives as long; anything else as it is."""
+        """Return a fake for a real tensor, with the same lifetime; return anything else unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         if isinstance(value, FakeTensor):
-            if self._record_of(value) is None:  # of a data loader
+            if self._record_of(value) is None:  # made by a data loader
                 self.note_batch(value)
             return value
         if value not in self._fakes:
@@ -109,24 +109,24 @@ class ScriptTracer(StorageTracer):
         return self._fakes[value]
 
     def fake_buffers(self, network: torch.nn.Module) -> None:
-        """Have a network keep fake tensors where it has real ones."""
+        """Replace a network's real buffers by fake ones."""
         for module in network.modules():
             module._buffers.update({name: self.fake(buffer) for name, buffer in module._buffers.items()})
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
-        """The record of a tensor's storage. A real one, such as a counter of an optimizer, stays on the host."""
+        """Return the record of a tensor's storage. A real tensor, such as an optimizer's counter, stays on the host."""
         storage = super().storage_of(tensor)
         if not isinstance(tensor, FakeTensor):
             self._kept_on_host.add(storage.number)
         return storage
 
     def is_on_gpu(self, tensor: torch.Tensor) -> bool:
-        """Whether the script has this tensor on the GPU."""
+        """Whether the script has put this tensor on the GPU."""
         found = self._record_of(tensor) if isinstance(tensor, FakeTensor) else None
         return found is not None and not found.is_on_host
 
     def placed(self, tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
-        """A tensor on the host or on the GPU: itself if it is there, else a copy."""
+        """Return a tensor on the host or on the GPU: itself if it is already there, else a copy."""
         self.names_gpu |= not on_host
         if on_host == (not self.is_on_gpu(tensor)):
             return tensor
@@ -142,7 +142,7 @@ class ScriptTracer(StorageTracer):
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """What goes to the GPU leaves no copy behind, as parameters of a module that is moved."""
+        """Move tensors to the GPU without leaving a copy behind, as for the parameters of a moved module."""
         before, self._is_moving = self._is_moving, True
         try:
             yield
@@ -150,7 +150,7 @@ class ScriptTracer(StorageTracer):
             self._is_moving = before
 
     def move_to_device(self, tensor: torch.Tensor) -> None:
-        """A tensor leaves the host."""
+        """Record that a tensor moves from the host to the GPU."""
         storage = self.storage_of(tensor)
         if storage.is_on_host:
             storage.is_on_host = False
@@ -160,26 +160,26 @@ class ScriptTracer(StorageTracer):
                 self.events.append(TraceEvent(self.position, storage.number, is_birth=True))
 
     def keep_on_host(self, tensor: torch.Tensor) -> None:
-        """A tensor of a data set, of which only batches are copied to a GPU."""
+        """Keep a data set's tensor on the host, because only batches are copied to a GPU."""
         if isinstance(tensor, FakeTensor):
             self._kept_on_host.add(self.storage_of(tensor).number)
 
     def finish(self) -> None:
-        """The script has ended. If it named no GPU, what it had on the host counts as on the GPU."""
+        """End the trace. If the script named no GPU, its tensors on the host count as on the GPU."""
         if not self.names_gpu:
             self.events = [each for each in self._events_of_all if each.value not in self._kept_on_host]
             for storage in self.storages:
                 storage.is_on_host = storage.number in self._kept_on_host
 
     def _number(self, func: Any, tensor: torch.Tensor, inputs: Sequence[Storage]) -> bool | int | float:
-        """A flag that is not set, or a loss or count that one can divide by."""
+        """Return a value, or a placeholder: False for a flag, 1 for a loss or count, so that division works."""
         try:
             return func(tensor)
         except DataDependentOutputException:
             return number_like(tensor, 0 if tensor.dtype is torch.bool else 1)
 
     def note_batch(self, tensor: torch.Tensor) -> None:
-        """A tensor is data, unless a network turns out to own it."""
+        """Record a tensor as data. A network that turns out to own it overrides this."""
         storage = self.storage_of(tensor)
         if storage.role is None and tensor.dim():
             storage.role, storage.path = Role.BATCH, "batch"
@@ -197,7 +197,7 @@ class ScriptTracer(StorageTracer):
 
 
 def is_gpu(device: Any) -> bool:
-    """Whether a device, by its name, number or record, is one that has memory of its own."""
+    """Whether a device, given as name, number or record, has its own memory."""
     if isinstance(device, int) and not isinstance(device, bool):
         return True
     kind = str(device).partition(":")[0]

@@ -1,4 +1,4 @@
-"""A training step of PyTorch as a user gives it. It needs no torch."""
+"""The user's specification of a PyTorch training step. Needs no torch."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class TorchStepSpec:
         model: a `torch.nn.Module`.
         optimizer: a `torch.optim.Optimizer`, or several.
         loss_fn: `loss_fn(model, batch)` returns the loss, a scalar tensor. None if `step` is given.
-        batch: tensors in any container that `torch.utils._pytree` knows.
-        step: does one whole step, called without arguments: forward and backward pass, and update. It replaces
-            `loss_fn`; the optimizer is still needed, as it says which tensors are its state.
-        scaler: a `torch.amp.GradScaler`, used for a `loss_fn`.
-        num_minibatches: a batch is a sequence of that many minibatches, whose gradients are added up.
-        zero_grads: whether gradients are set to zero in place between steps; else they are set to None.
-        softmax_input: whether autograd keeps the input of softmax beside its result, as up to PyTorch 1.10.
-        label: what reports call the step.
-        techniques, config: what the report says of it.
+        batch: tensors in any pytree that `torch.utils._pytree` supports.
+        step: runs one whole step without arguments: forward and backward pass, and update. It replaces `loss_fn`. The
+            optimizer is still needed, because it identifies its state.
+        scaler: a `torch.amp.GradScaler`, used with `loss_fn`.
+        num_minibatches: number of minibatches in a batch; their gradients are summed.
+        zero_grads: gradients are set to zero in place between steps; otherwise they are set to None.
+        softmax_input: autograd saves the input of softmax beside its result, as up to PyTorch 1.10.
+        label: the step's name in reports.
+        techniques, config: the step's techniques and configuration in reports.
     """
 
     model: Any

@@ -1,4 +1,4 @@
-"""From what a tracer has seen to a capture."""
+"""Conversion of a finished trace to a capture."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def capture_of(
     is_compiled: bool = False,
     doubts: Sequence[str] = (),
 ) -> Capture:
-    """The capture of a trace.
+    """Return the capture of a trace.
 
     Args:
-        arguments: what the step keeps.
-        is_compiled: whether the step calls `torch.compile`.
-        doubts: further sentences on what the trace does not tell.
+        arguments: the tensors that belong to the step's parts.
+        is_compiled: the step calls `torch.compile`.
+        doubts: further sentences about uncertain facts.
     """
     return Capture(
         label=" ".join([workload, "+".join(techniques)]).rstrip(),
@@ -129,7 +129,7 @@ def _value(storage: Storage, stacks: dict[tuple[StackFrame, ...], int]) -> Trace
 
 
 def _spans(items: Iterable[Any]) -> Iterator[tuple[Any, int, int]]:
-    """Runs of equal items, each with its first and last position."""
+    """Yield runs of equal items, each with its first and last position."""
     start = 0
     for item, run in groupby(items):
         length = sum(1 for _ in run)

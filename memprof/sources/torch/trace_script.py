@@ -1,10 +1,10 @@
-"""From a training script of PyTorch, as it is, to a capture of its step.
+"""Tracing of an unmodified PyTorch training script to a capture of its step.
 
     capture = trace_script(run, target=target, name="train.py", config=dict)
 
-The script runs on shapes alone until its optimizers have updated their parameters twice. Nothing in it says what a step
-is: the parameters of all optimizers are updated once in each. It runs in a greenlet that then stands still for good, so
-no `except`, `finally` or `atexit` of the script sees that memprof goes on alone; the process is to end with `os._exit`.
+The script runs on shapes alone until its optimizers have updated their parameters twice. A step is inferred: it ends
+when each optimizer has updated its parameters once. The script runs in a greenlet that is then suspended forever, so no
+`except`, `finally` or `atexit` of the script runs while memprof continues. The process must end with `os._exit`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from memprof.sources.torch.trace_capture import capture_of
 from memprof.sources.torch.unknown_values import needs_values
 
 _NUM_STEPS = 2
-_MOST_UPDATES = 24  # of one step; an optimizer that has made none until then is not waited for
-_standing_still: list[greenlet] = []  # Python raises an error in a greenlet that nothing refers to any more
+_MOST_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
+_standing_still: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
 
 
 def trace_script(
@@ -43,17 +43,17 @@ def trace_script(
     name: str,
     config: Callable[[], Mapping[str, str | int | float | bool | None]],
 ) -> Capture:
-    """Run a script until its second step is done.
+    """Run a script until its second step is complete, and return its capture.
 
     Args:
-        run: runs it.
-        name: what the report calls it.
-        config: the choices of the script, asked for when it has made them.
+        run: runs the script.
+        name: the script's name in the report.
+        config: returns the script's settings; called after the script has run.
 
     Raises:
-        MemprofError: the script has ended without an update, or asks for values that a trace does not have.
-        SystemExit: the script has ended itself.
-        Exception: whatever it raises.
+        MemprofError: the script ended without an update, or needs values that a trace does not have.
+        SystemExit: the script exited.
+        Exception: whatever the script raises.
     """
     started = time.perf_counter()
     places, mode = Places(), FakeTensorMode(allow_non_fake_inputs=True)
@@ -107,7 +107,7 @@ def _doubts(steps: _Steps, tracer: ScriptTracer) -> Iterator[str]:
 
 
 class _Steps:
-    """Finds what the script trains, and where its steps end."""
+    """Finder of the parts that the script trains, and of the ends of its steps."""
 
     def __init__(self, tracer: ScriptTracer, enough: Callable[[], Any]) -> None:
         self.owners = Owners(Parts(), tracer)
@@ -120,7 +120,7 @@ class _Steps:
         self._updates_of_step = 0
 
     def begin(self) -> bool:
-        """Begin the first step, if there is an optimizer."""
+        """Begin the first step if there is an optimizer. Return whether there is one."""
         if not self._find():
             return False
         for network in self.owners.parts.networks.values():
@@ -130,7 +130,7 @@ class _Steps:
         return True
 
     def updated(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer has made an update."""
+        """Record that an optimizer has made an update."""
         if not self._tracer.step_starts:
             return
         self.num_updates += 1
@@ -148,7 +148,7 @@ class _Steps:
             self._tracer.begin_step()
 
     def _find(self) -> bool:
-        """Look for optimizers, networks and scalers; returns whether there is an optimizer."""
+        """Look for optimizers, networks and scalers. Return whether there is an optimizer."""
         found = gc.get_objects()
         optimizers = [each for each in found if issubclass(type(each), Optimizer) and _parameters_of(each)]
         if not optimizers:
@@ -166,7 +166,7 @@ class _Steps:
 
 
 class _TracerOfSteps(ScriptTracer):
-    """Begins the first step with the first operation that autograd differentiates with respect to a parameter."""
+    """A tracer that begins the first step at the first operation differentiated with respect to a parameter."""
 
     steps: _Steps
 
@@ -187,7 +187,7 @@ def _parameters_of(optimizer: Any) -> frozenset[int]:
 
 
 def _roots(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    """The modules with parameters that belong to no other one."""
+    """Return the modules that have parameters and belong to no other module."""
     inner = {id(child) for each in modules for child in _children(each)}
     return [
         each
@@ -201,7 +201,7 @@ def _children(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _named(roots: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Networks by the prefix of their paths: that of the only one is empty, others are called as in the script."""
+    """Return networks by path prefix: empty for a single network, else derived from the script's variable names."""
     if len(roots) == 1:
         return {"": roots[0]}
     named: dict[str, torch.nn.Module] = {}
@@ -213,7 +213,7 @@ def _named(roots: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
 
 
 def _variable(value: Any) -> str:
-    """A variable of the script that has a value; empty if none has."""
+    """Return the name of a script variable that holds a value, or an empty string."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__":

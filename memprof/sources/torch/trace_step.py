@@ -1,10 +1,10 @@
-"""From a training step of PyTorch to a capture.
+"""Tracing of a PyTorch training step to a capture.
 
     capture = trace_step(torch_spec, target=target)
     report = analyze(capture)
 
-The step runs twice under fake tensors, on shapes alone: in the first run the optimizer makes its state, in the second
-the state exists.
+The step runs twice under fake tensors, on shapes alone. In the first run the optimizer makes its state; in the second
+run the state exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.sources.torch.trace_capture import capture_of
 from memprof.sources.torch.tracer import StorageTracer
 
-_NUM_STEPS = 2  # later ones are like the second: the optimizer has its state, and gradients exist if they are kept
+_NUM_STEPS = 2  # later steps equal the second: the optimizer has its state, and gradients exist if they are kept
 
 
 def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Capture:
@@ -39,10 +39,11 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
 
     Args:
         make_spec: makes the model, the optimizer and the batch. It is called under fake tensors.
-        target: the device that the step is for. Its memory decides whether the step fits, nothing else.
+        target: the device that the step is for. Its memory size only decides whether the step fits.
 
     Raises:
-        MemprofError: the shapes of the step depend on the values of its tensors, or it is no TorchStepSpec.
+        MemprofError: shapes in the step depend on the values of its tensors, or `make_spec` does not return a
+            TorchStepSpec.
         Exception: whatever the user's code raises.
     """
     started = time.perf_counter()
@@ -85,7 +86,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
 
 
 def _run(spec: TorchStepSpec) -> None:
-    """One step: forward and backward pass of each minibatch, and the update."""
+    """Run one step: forward and backward pass of each minibatch, and the update."""
     if spec.step is not None:
         spec.step()
         return

@@ -1,11 +1,11 @@
-"""Sees every storage of a step: its birth, its growth, its uses and its death.
+"""A tracer that records each storage of a step: its birth, its growth, its uses and its death.
 
     with FakeTensorMode(), StorageTracer(places) as tracer:
         tracer.begin_step()
         loss_fn(model, batch).backward()
 
-A storage is alive from the operation that makes it until the last tensor on it is gone, which Python's and autograd's
-references decide, exactly as on a device. Views and operations in place share the storage of what they work on.
+A storage is live from the operation that makes it until the last tensor on it is deleted. References in Python and
+autograd decide this, exactly as on a device. Views and in-place operations share the storage of their input.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from memprof.sources.torch.places import Place, Places
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _aten = torch.ops.aten
-# Values made of Python numbers live in host memory until they are moved.
+# Values made from Python numbers stay in host memory until they are moved.
 _LITERALS = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 _NO_OPERATIONS = ("prim", "profiler")
 
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """What the trace knows of one storage. See `TracedValue` and `Facts`."""
+    """The trace's record of one storage. See `TracedValue` and `Facts`."""
 
     number: int
     size_bytes: int
@@ -58,7 +58,7 @@ class Storage:
 
 @dataclass(slots=True)
 class Work:
-    """The operations of one step, counted.
+    """The operation counts of one step.
 
     Attributes:
         flops, recomputed_flops, forward_flops: as in `Trace`.
@@ -71,18 +71,18 @@ class Work:
 
 
 class StorageTracer(TorchDispatchMode):
-    """A dispatch mode that records storages. Enter it inside of `FakeTensorMode`.
+    """A dispatch mode that records storages. Enter it inside `FakeTensorMode`.
 
     Attributes:
-        storages: all of them, in the order of their births.
-        events: births and deaths since the first step began.
+        storages: all storages, in the order of their births.
+        events: births and deaths since the beginning of the first step.
         position: the number of the current operation, from the beginning of the first step.
         step_starts: the positions at which steps begin.
-        phases, modules: of each operation since the first step began.
-        work: of the current step.
+        phases, modules: the phase and module of each operation since the beginning of the first step.
+        work: the operation counts of the current step.
     """
 
-    _unseen_on_host = False  # where a tensor is whose making the trace has not seen
+    _unseen_on_host = False  # whether tensors made outside the trace are on the host
 
     def __init__(self, places: Places) -> None:
         super().__init__()
@@ -95,16 +95,16 @@ class StorageTracer(TorchDispatchMode):
         self.modules: list[str] = []
         self.work = Work(0, 0, Counter(), 0)
         self._live: dict[int, Storage] = {}
-        self._update_of: int | None = None  # the backward pass that an update runs in, -1: in none
+        self._update_of: int | None = None  # the backward pass that an update runs in; -1: outside a backward pass
         self._counters_on_host = False
         self._is_after_backward = False
         self._placed_on_host: bool | None = None
 
     def begin(self, order: Sequence[Storage]) -> None:
-        """The first step begins. What exists now was not made by a step.
+        """Begin the first step. Storages that exist now were not made by a step.
 
         Args:
-            order: in which storages are moved to the device; the others follow.
+            order: storages in the order in which they are moved to the device; the others follow.
         """
         self.begin_step()
         for storage in dict.fromkeys([*order, *self._live.values()]):
@@ -112,33 +112,33 @@ class StorageTracer(TorchDispatchMode):
             self._event(storage, is_birth=True)
 
     def begin_step(self) -> None:
-        """From here on operations belong to the next step."""
+        """Begin the next step."""
         self.step_starts.append(len(self.phases))
         self.work = Work(0, 0, Counter(), 0)
         self._is_after_backward = False
 
     def begin_update(self, *, counters_on_host: bool) -> None:
-        """An optimizer begins its update.
+        """Record that an optimizer begins its update.
 
         Args:
-            counters_on_host: whether the scalars that it makes are in host memory.
+            counters_on_host: the scalars that it makes are in host memory.
         """
         self._update_of = torch._C._current_graph_task_id()
         self._counters_on_host = counters_on_host
 
     def end_update(self) -> None:
-        """An optimizer has made its update."""
+        """Record that an optimizer has made its update."""
         self._update_of = None
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
-        """The record of a tensor's storage, which is made if the trace has not seen it."""
+        """Return the record of a tensor's storage. It is made if the trace has not seen the storage."""
         known = self._record_of(tensor)
         if known is not None:
             return known
         return self._born(tensor, "", Phase.ARGUMENT, Place(), Depends.DATA, is_on_host=self._unseen_on_host)
 
     def move_to_device(self, tensor: torch.Tensor) -> None:
-        """A tensor made of Python numbers is moved from the host."""
+        """Record that a tensor made from Python numbers is moved from the host to the device."""
         storage = self.storage_of(tensor)
         if storage.is_on_host:
             storage.is_on_host = False
@@ -146,7 +146,7 @@ class StorageTracer(TorchDispatchMode):
 
     @contextmanager
     def placing(self, *, on_host: bool) -> Iterator[None]:
-        """Results of operations are on the host, or on the device, wherever their inputs are."""
+        """Put the results of operations on the host or on the device, regardless of their inputs."""
         before, self._placed_on_host = self._placed_on_host, on_host
         try:
             yield
@@ -155,7 +155,7 @@ class StorageTracer(TorchDispatchMode):
 
     @property
     def live(self) -> Sequence[Storage]:
-        """The storages that are alive."""
+        """The live storages."""
         return tuple(self._live.values())
 
     def __torch_dispatch__(
@@ -192,9 +192,10 @@ class StorageTracer(TorchDispatchMode):
         return result
 
     def _number(self, func: Any, tensor: torch.Tensor, inputs: Sequence[Storage]) -> bool | int | float:
-        """The value of a tensor with one element; one that stands for it where only a device could compute it.
+        """Return the value of a tensor with one element, or a placeholder if only a device could compute it.
 
-        On the host that is a counter, which has counted something; on the device, a loss or a flag that is not set.
+        The placeholder is 1 on the host, for a counter that has counted something, and 0 on the device, for a loss or
+        an unset flag.
         """
         try:
             return func(tensor)
@@ -213,7 +214,7 @@ class StorageTracer(TorchDispatchMode):
         return depends
 
     def _makes_on_host(self, func: Any, inputs: Sequence[Storage]) -> bool:
-        """Whether the results of an operation are in host memory."""
+        """Whether the results of an operation lie in host memory."""
         if self._placed_on_host is not None:
             return self._placed_on_host
         return func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
@@ -298,7 +299,7 @@ class StorageTracer(TorchDispatchMode):
         return storage
 
     def _grown(self, storage: Storage, tensor: torch.Tensor) -> None:
-        """A storage of another size is another value: it dies, and is born again."""
+        """Record a resized storage as a new value: the old one dies, and a new one is born."""
         stored = tensor.untyped_storage()
         if stored.nbytes() != storage.size_bytes:
             self._died(stored._cdata)
@@ -320,10 +321,10 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def _name(func: Any) -> str:
-    """`aten.mm` of `aten.mm.default`."""
+    """Return the name of an operation without its overload: `aten.mm` for `aten.mm.default`."""
     return f"{func.namespace}.{func._opname}"
 
 
 def number_like(tensor: torch.Tensor, number: int) -> bool | int | float:
-    """A number as a value of a tensor's type."""
+    """Return a number as a value of a tensor's type."""
     return bool(number) if tensor.dtype is torch.bool else float(number) if tensor.is_floating_point() else number

@@ -1,4 +1,4 @@
-"""Says which line of a step asks for values that a trace on shapes alone does not have."""
+"""Error messages for lines of a step that need values, which a trace on shapes alone does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 
 def needs_values(error: BaseException) -> str:
-    """How a sentence on an error goes on after the name of the step; empty if the error is none of a trace."""
+    """Return the rest of an error message after the name of the step; empty if tracing did not cause the error."""
     if isinstance(error, _OF_VALUES):
         operation = str(getattr(error, "func", "")).removesuffix(".default")
         return f"makes shapes depend on the values of tensors ({operation}{_at(error)}), which a trace has not"
@@ -30,6 +30,6 @@ def needs_values(error: BaseException) -> str:
 
 
 def _at(error: BaseException) -> str:
-    """The innermost line of the user's own code."""
+    """Return the innermost line of the user's own code."""
     own = [each for each in traceback.extract_tb(error.__traceback__) if is_own_file(each.filename)]
     return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -3,7 +3,7 @@
 Containers decide first: if the step returns an argument, or a part of one, with the same keys, shapes and dtypes, the
 returned leaves are the next values. If several containers are equal (online and target parameters), the data flow
 chooses the pairs whose results are made from the arguments. A single array has no such structure. It comes back if its
-elements flow into a result of its shape, or if a result has its name or its place.
+elements flow into a result of its shape, or if a result that depends on it has its name or its place.
 
 Example: `step(params, target, x) -> (new_params, new_target, loss)` has two pairs of equal containers. `new_params` is
 made from `params`, and `new_target` from both, so each argument comes back in its own place.

@@ -61,7 +61,7 @@ def compiler_of(target: Target) -> DevicelessCompiler | None:
     if not target.is_deviceless:
         return None
     compiler = target_family(target.platform).compiler
-    assert compiler is not None, target.platform  # only a family with a compiler makes absent targets
+    assert compiler is not None, target.platform  # a target is absent only if its family gave it a configuration
     return compiler()
 
 
