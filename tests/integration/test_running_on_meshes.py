@@ -179,7 +179,7 @@ def test_devices_that_are_here_are_compiled_for_where_they_are_asked_for() -> No
 def test_steps_do_not_run_on_a_mesh_that_is_not_there() -> None:
     sharding = NamedSharding(mp.mesh("h100-80gb", {"data": 8}), P("data"))
     spec = mp.StepSpec(lambda x: x * 2, (jax.ShapeDtypeStruct((8,), "float32", sharding=sharding),))
-    with pytest.raises(mp.MemprofError, match="sharded over devices that are not there, so it cannot run"):
+    with pytest.raises(mp.MemprofError, match="sharded over absent devices, so it cannot run"):
         target_of_step(spec, None, runs=True)
     # The same target may be named beside it, as `memprof check --fits` does.
     assert target_of_step(spec, resolve("h100-80gb")).topology.num_devices == 8

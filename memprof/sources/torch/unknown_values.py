@@ -21,7 +21,7 @@ def needs_values(error: BaseException) -> str:
     """Return the rest of an error message after the name of the step; empty if tracing did not cause the error."""
     if isinstance(error, _OF_VALUES):
         operation = str(getattr(error, "func", "")).removesuffix(".default")
-        return f"makes shapes depend on the values of tensors ({operation}{_at(error)}), which a trace has not"
+        return f"makes shapes depend on the values of tensors ({operation}{_at(error)}), which a trace does not have"
     if isinstance(error, _UNSUPPORTED):
         return f"uses an operation that cannot be traced on shapes alone ({error}{_at(error)})"
     if "data pointer" in str(error) or "data_ptr" in str(error):

@@ -153,7 +153,7 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
     if made_for is None and (runs or (asked is not None and not asked.is_deviceless)):
         return _target_here(mesh, choose_target(asked, runs=True))
     if runs:
-        raise MemprofError("the step is sharded over devices that are not there, so it cannot run: leave out the steps")
+        raise MemprofError("the step is sharded over absent devices, so it cannot run: leave out the steps")
     if made_for is None:
         return _as_many_as(mesh, asked)
     if mesh.size != made_for.topology.num_devices:
@@ -210,7 +210,7 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
     if isinstance(mesh, AbstractMesh):
         raise MemprofError(
             f"the step is sharded over an abstract mesh of {mesh.size} devices, which names none that are here: make it"
-            " with jax.make_mesh, or compile it for GPUs that are not there with --target"
+            " with jax.make_mesh, or compile it for absent GPUs with --target"
         )
     devices = list(mesh.devices.flat)
     if is_host(devices[0]) != family_of(target.platform).is_host:
@@ -235,7 +235,7 @@ def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
         asked = default_target("the default GPU, in place of the devices of the step's mesh")
     if asked is None or not asked.is_deviceless:
         raise MemprofError(
-            f"the step is sharded over {mesh.size} devices, and memprof compiles that for GPUs that are not there:"
+            f"the step is sharded over {mesh.size} devices, and memprof compiles that for absent GPUs:"
             f" choose one of `memprof list targets` with --target or target=, {DEFAULT_GPU} say"
         )
     if asked.topology.num_devices not in (1, mesh.size):
