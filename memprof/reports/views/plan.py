@@ -7,26 +7,29 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_flops
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
 _CAUTION = (
-    "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the step as it is: a"
-    " checkpoint only computes values again."
+    "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step: a"
+    " checkpoint only recomputes values."
 )
 
 
 def plan_document(plan: CheckpointPlan) -> Document:
     """The answer first, then what it rests on. The code stands after it (`CheckpointPlan.code`)."""
     budget = (format_bytes(plan.budget_bytes), f"{format_exact_bytes(plan.budget_bytes)} bytes")
-    unit = "turns of loops" if plan.is_loop else "blocks of equal operations"
+    num_compiles = len(plan.points)
+    unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
     facts = (
         Fact(label="target", values=(plan.target.name,)),
         Fact(label="budget", values=budget),
         *((Fact(label="changes", values=tuple(each.rule for each in plan.changes)),) if plan.changes else ()),
-        Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit}",)),
+        Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",)),
     )
     return Document(
         blocks=(
             Heading(text=_answer(plan), level=1, aside=plan.label),
             Facts(facts=facts),
-            Heading(text="Compiled", level=2, aside=f"{len(plan.points)} compiles"),
+            Heading(
+                text="Compiled", level=2, aside=f"{len(plan.points)} compile{'' if len(plan.points) == 1 else 's'}"
+            ),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             Note(text=_CAUTION, tone=Tone.MUTED),
@@ -42,14 +45,14 @@ def _answer(plan: CheckpointPlan) -> str:
     if plan.best.checkpoints is None:
         changes = " and ".join(each.rule for each in plan.changes)
         return f"The step fits with {changes}: {size}" if changes else f"The step fits as it is: {size}"
-    return f"{size}, with {format_flops(plan.best.recomputed_flops)} computed again"
+    return f"{size}, with {format_flops(plan.best.recomputed_flops)} recomputed"
 
 
 def _repeats(plan: CheckpointPlan) -> str:
     names = ", ".join(f"{name} ({count:,} times)" for name, count in sorted(plan.repeats.items()))
     return (
-        f"The plan computes again, too: {names}. A collective then takes its time twice; random numbers come out the"
-        " same from the same key."
+        f"The plan also recomputes {names}. A recomputed collective takes its time twice; recomputed random numbers are"
+        " equal, because their key is."
     )
 
 
@@ -58,7 +61,7 @@ def _points(plan: CheckpointPlan) -> Table:
         Column(title="kept for the backward pass"),
         Column(title="footprint", align=Align.RIGHT),
         Column(title="", priority=1),
-        Column(title="computed again", align=Align.RIGHT),
+        Column(title="recomputed", align=Align.RIGHT),
         Column(title="within the budget"),
     )
     by_size = sorted(plan.points, key=lambda point: point.footprint_bytes, reverse=True)
