@@ -27,9 +27,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
         blocks=(
             Heading(text=_answer(plan), level=1, aside=plan.label),
             Facts(facts=facts),
-            Heading(
-                text="Compiled", level=2, aside=f"{len(plan.points)} compile{'' if len(plan.points) == 1 else 's'}"
-            ),
+            Heading(text="Compiled", level=2, aside="1 compile" if num_compiles == 1 else f"{num_compiles} compiles"),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             Note(text=_CAUTION, tone=Tone.MUTED),
