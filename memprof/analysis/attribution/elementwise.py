@@ -56,7 +56,7 @@ class Step(Struct, frozen=True, gc=False):
     is_backward: bool
 
     def operand(self, number: int) -> int | None:
-        """The group of one operand."""
+        """Return the group of one operand."""
         return next((group for at, group in self.inputs if at == number), None)
 
 
@@ -129,11 +129,11 @@ class Steps:
         for _, group in operation.inputs:
             if group not in self.is_minor:
                 return False
-        # Two values that are spread out along different axes make an array of which each element is another.
+        # Two values that are broadcast along different axes make an array of distinct elements.
         return len({group for _, group in operation.inputs if self.flow.origin[group]}) < 2
 
     def alike(self, step: Step) -> list[int]:
-        """The operands of an elementwise step that have as many elements as its result, without minor ones."""
+        """Return the operands of an elementwise step with as many elements as its result, without minor ones."""
         return [group for _, group in step.inputs if self.size.get(group) == step.size and group not in self.is_minor]
 
     def grown(self, seeds: Iterable[int]) -> frozenset[int]:

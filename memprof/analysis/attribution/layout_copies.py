@@ -1,14 +1,14 @@
-"""Operations of the compiled program that only change the layout of an array, and the operations that asked for it.
+"""Operations of the compiled program that only change the layout of an array, and the operations that need the change.
 
-The compiler gives every array a layout. Where the maker of an array and a reader want different ones, it inserts a
-copy; a transposition or a reshape that the user wrote is one too, unless the layouts make it free. Such a copy computes
-nothing, but takes memory and bandwidth.
+The compiler assigns a layout to each array. If the maker and a reader of an array need different layouts, it inserts a
+copy. A transposition or reshape that the user wrote is a copy too, unless the layouts make it free. Such a copy
+computes nothing, but costs memory and bandwidth.
 
-Counted are operations that run by themselves: copies between different layouts, transpositions, reshapes of tiled
-arrays, and fusions that hold nothing else. A transposition that is fused with a computation costs no array.
+Only operations that run by themselves count: copies between different layouts, transpositions, reshapes of tiled
+arrays, and fusions of only such operations. A transposition that is fused with a computation costs no array.
 
-The two neighbours are found through whatever only passes the array on: tuples, loops, other copies. A layout is most
-often asked for by a matrix product, so a reader with one is named before others.
+The search for the two neighbours skips operations that only pass the array on: tuples, loops, other copies. Matrix
+products need a certain layout most often, so a reader with a matrix product is preferred.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.records.layout_copy import CopyKind, LayoutCopy, Neighbour
 
 _MOVES = frozenset({"copy", "transpose", "reshape"})
-# What a fusion of such operations may hold.
+# The opcodes in a fusion of only such operations.
 _MOVES_OR_FREE = _MOVES | {"parameter", "bitcast", "tuple", "get-tuple-element"}
 _BACKGROUND_COPY = "copy-start"
 _UNKNOWN = Neighbour(name="", op="", source="", role="unknown")
@@ -34,7 +34,7 @@ _UNKNOWN = Neighbour(name="", op="", source="", role="unknown")
 def layout_copies(
     program: Program, table: BufferTable, values: Values, order: ProgramOrder, sources: Sources, at_peak: frozenset[str]
 ) -> tuple[LayoutCopy, ...]:
-    """Those of a program, the ones that write most in a step first.
+    """Return the layout copies of a program, largest bytes written per step first.
 
     Args:
         at_peak: the names of the instructions whose results are live at the peak.
@@ -77,7 +77,7 @@ def layout_copies(
 
 
 def _kind(program: Program, instruction: Instruction) -> CopyKind | None:
-    """What an operation does that changes a layout and nothing else; None of any other operation."""
+    """Return the kind of an operation that only changes a layout; None for any other operation."""
     opcode = instruction.opcode
     if opcode == "fusion":
         if len(instruction.shape.leaves) != 1 or not _passes_on(program, instruction):
@@ -93,15 +93,15 @@ def _kind(program: Program, instruction: Instruction) -> CopyKind | None:
         return None
     if opcode == "transpose":
         return "transpose"
-    if opcode == "reshape":  # without tiles it is free, or fused
+    if opcode == "reshape":  # without tiles it is free or fused
         return "reshape" if "T" in new.layout else None
-    if old.dtype != new.dtype:  # a TPU's copy may also convert, and other types have other tiles
+    if old.dtype != new.dtype:  # a TPU's copy may also convert, and tiles depend on the dtype
         return "copy" if _order(old) != _order(new) else None
     return "copy" if old.layout != new.layout else None
 
 
 def _order(leaf: ResultLeaf) -> str:
-    """The order of the dimensions in a layout, without its tiles."""
+    """Return the order of the dimensions in a layout, without its tiles."""
     return leaf.layout.strip("{}").partition(":")[0]
 
 
@@ -115,7 +115,7 @@ def _old_and_new(program: Program, instruction: Instruction) -> tuple[ResultLeaf
 
 
 def _inside(program: Program, fusion: Instruction) -> Iterator[Instruction]:
-    """The operations of a fusion, and of the fusions in it. No recursion: a damaged program nests as it likes."""
+    """Yield the operations of a fusion and its inner fusions, without recursion: a damaged program can nest deeply."""
     waiting = [iter(program.computations[fusion.called[0]].instructions)]
     while waiting:
         index = next(waiting[-1], None)
@@ -130,7 +130,7 @@ def _inside(program: Program, fusion: Instruction) -> Iterator[Instruction]:
 
 
 class _Neighbours:
-    """Finds the operations before and after a copy, through what only passes an array on."""
+    """Finds the operations before and after a copy, past operations that only pass an array on."""
 
     def __init__(self, program: Program, values: Values, order: ProgramOrder, sources: Sources) -> None:
         self._program, self._values, self._sources = program, values, sources
@@ -154,7 +154,7 @@ class _Neighbours:
                 self._readers[group].append(index)
 
     def producer(self, index: int) -> Neighbour:
-        """The last operation before a copy that makes its array; in a loop that of the turn before."""
+        """Return the last operation before a copy that makes its array, in a loop that of the previous iteration."""
         groups = list(self._values.groups_read_by(self._program.instructions[index]))
         found, seen = self._reached(index, groups, self._makers, self._values.groups_read_by)
         near = self._near(index, found)
@@ -170,7 +170,7 @@ class _Neighbours:
         return self._neighbour(instruction, telling)
 
     def consumer(self, index: int) -> Neighbour:
-        """The next operation after a copy that reads it, one with a matrix product before all others."""
+        """Return the next operation after a copy that reads it, preferably one with a matrix product."""
         groups = list(self._values.groups_of(self._program.instructions[index]))
         found, seen = self._reached(index, groups, self._readers, self._values.groups_of)
         products = [each for each in found if self._product(self._program.instructions[each]) is not None]
@@ -185,7 +185,7 @@ class _Neighbours:
         return self._neighbour(instruction, self._product(instruction) or instruction)
 
     def _near(self, index: int, found: Iterable[int]) -> list[int]:
-        """Those in the computation of a copy, if there are any: a loop carries an array from turn to turn."""
+        """Keep the operations in the copy's own computation, if any: a loop carries an array between iterations."""
         found, own = list(found), self._computation[index]
         return [each for each in found if self._computation[each] == own] or found
 
@@ -196,14 +196,14 @@ class _Neighbours:
         neighbours: dict[int, list[int]],
         beyond: Callable[[Instruction], Iterable[int]],
     ) -> tuple[dict[int, int], list[int]]:
-        """The operations next to some groups, with the group that each is next to, and all groups on the way to them.
+        """Return the operations adjacent to some groups, each with its group, and all groups on the way to them.
 
         Args:
             beyond: the groups on the other side of an operation that passes an array on.
         """
         found: dict[int, int] = {}
         seen = dict.fromkeys(groups)
-        for group in groups:  # which grows
+        for group in groups:  # grows during the loop
             for each in neighbours.get(group, ()):
                 if each == index:
                     continue
@@ -217,13 +217,13 @@ class _Neighbours:
         return found, list(seen)
 
     def _product(self, instruction: Instruction) -> Instruction | None:
-        """The matrix product of an operation or in a fusion, if there is one."""
+        """Return the matrix product of an operation or inside a fusion, if any."""
         if instruction.opcode == "fusion":
             return next((each for each in _inside(self._program, instruction) if each.product is not None), None)
         return instruction if instruction.product is not None else None
 
     def _neighbour(self, instruction: Instruction, telling: Instruction) -> Neighbour:
-        """Args: telling: the operation in it that says most of it."""
+        """Args: telling: its most informative inner operation."""
         if not telling.op_name and instruction.opcode == "fusion":
             named = [each for each in _inside(self._program, instruction) if each.op_name]
             telling = instruction if instruction.op_name or not named else named[-1]
@@ -236,7 +236,7 @@ class _Neighbours:
 
 
 def _passes_on(program: Program, instruction: Instruction) -> bool:
-    """Whether an operation puts one array elsewhere or into another layout, and nothing else."""
+    """Whether an operation only moves one array, or only changes its layout."""
     if instruction.opcode == "fusion":
         is_movement = all(each.opcode in _MOVES_OR_FREE for each in _inside(program, instruction))
         return is_movement and _has_leaves(program, instruction)

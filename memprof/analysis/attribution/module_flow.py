@@ -1,12 +1,13 @@
-"""Which module each value belongs to.
+"""The module of each value.
 
-Op names tell it where the framework scopes its modules (Flax linen, Haiku, `jax.named_scope`). Where there are several
-trees of parameters, a scope can fit modules of more than one: the parameters that are read inside it tell which. What
-has no module in its name takes it from the data: a copy from what it copies, an update from the parameter that it
-updates. Where no name tells modules at all (Flax NNX, Equinox, plain functions), an operation belongs to the module
-whose parameters it reads. One that reads none makes values that lie between modules: they belong to the smallest module
-that holds both their maker and their users. The maker is the module in whose code the operation lies (see
-`source_modules.py`) or, where the program has no stack traces, the one whose parameters came in last.
+Op names show the module if the framework scopes its modules (Flax linen, Haiku, `jax.named_scope`). If a step has
+several trees of parameters, a scope can fit modules in more than one tree; the parameters that are read inside the
+scope decide. A value without a module in its name takes the module from the data: a copy from its source, an update
+from the parameter that it updates. If no op name shows a module (Flax NNX, Equinox, plain functions), an operation
+belongs to the module whose parameters it reads. An operation that reads no parameters makes values between modules.
+Such a value belongs to the smallest module that contains both its maker and its users. The maker is the module whose
+code contains the operation (see `source_modules.py`) or, if the program has no stack traces, the module whose
+parameters were read last.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from memprof.analysis.records.categories import Phase, Role
 
 
 class _Known(IntEnum):
-    """How a value's module is known; what is known better decides, and of equals what comes first in the program."""
+    """How a value's module is known. A higher level wins; ties go to the first operation in the program."""
 
     NOT = 0
-    BY_SCOPE = 1  # a scope without parameters lies around it
-    BY_MAKER = 2  # it lies between modules: this one makes it
-    BY_MODULE = 3  # the operation reads the module's parameters, or its name or path passes through the module
-    BY_OWNER = 4  # it is made of the module's own parameters or optimizer state
+    BY_SCOPE = 1  # a scope without parameters surrounds it
+    BY_MAKER = 2  # it lies between modules; this module makes it
+    BY_MODULE = 3  # the operation reads the module's parameters, or its name or path contains the module
+    BY_OWNER = 4  # it is made from the module's own parameters or optimizer state
 
 
 # As plain names: see `dataflow.py`.
@@ -48,7 +49,7 @@ _LATER = frozenset({Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
 
 
 class ModuleFlow:
-    """The module of each group; empty where it belongs to none."""
+    """The module of each group; empty if it has none."""
 
     def __init__(
         self,
@@ -66,11 +67,11 @@ class ModuleFlow:
         self._owners = Owners(arguments, paths, flow)
         self._module = [""] * groups.count
         self._known: list[int] = [_NOT] * groups.count
-        self._fitted: dict[int, str] = {}  # by position: of the modules that scopes fit, the one that data tell
+        self._fitted: dict[int, str] = {}  # by position: the module that the data flow selects among those that fit
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
             module = self._owners.module_of_argument[number]
-            if module or arguments[number].role is Role.PARAMS:  # parameters of the root belong to it
+            if module or arguments[number].role is Role.PARAMS:  # the root owns parameters without a module
                 self._learn(group, module, _BY_OWNER)
             elif arguments[number].role in _STATE and (module := paths.of_state(arguments[number].path)):
                 self._learn(group, module, _BY_MODULE)
@@ -87,8 +88,8 @@ class ModuleFlow:
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
             for name, named in flow.phase_of_name.items()
         )
-        self._by_users: dict[int, Keys] = {}  # the code that makes a group, where its users tell which instance it is
-        self._last_read = [-1] * groups.count  # the last operation that reads parameters, of those that made a group
+        self._by_users: dict[int, Keys] = {}  # the code that makes a group, if its users identify the instance
+        self._last_read = [-1] * groups.count  # the last operation on the way to a group that reads parameters
         self._sources = None if self._names_tell else SourceModules(program, self._reads_of_parameters())
         flow.repeat(self._pass_down)
         flow.repeat(self._pass_up)
@@ -96,7 +97,7 @@ class ModuleFlow:
             self._widen()
 
     def of(self, group: int, maker: Instruction) -> str:
-        """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
+        """Return the module of a value: from the name of the instruction that makes it, or else from the data flow."""
         if group in self._shared:
             return self._module[group]
         named = self._fitted.get(maker.first_position) or self.of_scope(maker.op_name)
@@ -105,7 +106,7 @@ class ModuleFlow:
         return named or self._module[group]
 
     def of_scope(self, op_name: str) -> str:
-        """The module with parameters that an op name alone tells; empty where it tells none."""
+        """Return the module with parameters that an op name alone shows; empty if it shows none."""
         match = self._match(op_name)
         if match is None:
             return ""
@@ -115,14 +116,14 @@ class ModuleFlow:
         return self._program.instructions[operation.index].op_name
 
     def _match(self, op_name: str) -> ScopeMatch | None:
-        """The modules that an op name spells, unless they are numbers that count something else."""
+        """Return the modules that an op name spells, unless they are numbers of something else."""
         match = self._paths.match(op_name)
         return None if match and self._numbers_mislead and _is_numbered(match.certain) else match
 
     def _scopes_number_something_else(self) -> bool:
-        """Whether the layers that scopes number are others than those that the paths of parameters number.
+        """Whether numbers in scopes and numbers in parameter paths count different things.
 
-        A flat list of parameters (`params[1]`) has more of them than there are layers: then the scope `0` of the
+        A flat list of parameters (`params[1]`) has more entries than the network has layers. Then the scope `0` of the
         forward pass reads parameters of the module `1`.
         """
         numbered = {
@@ -140,10 +141,11 @@ class ModuleFlow:
         return False
 
     def _trees_by_scope(self) -> dict[Keys, Keys | None]:
-        """For scopes that modules of several trees fit: the tree whose parameters are read inside them.
+        """Return, for scopes that fit modules of several trees, the tree whose parameters are read inside them.
 
-        None where it is the operation that decides: two networks of one class are called within the same scope. Trees
-        without a parameter in common are the parts of one network (frozen weights and adapters): the largest has it.
+        None if each operation decides: two networks of one class are called within the same scope. Trees with no
+        parameter path in common are parts of one network (frozen weights and adapters); the largest tree gets the
+        scope.
         """
         read: dict[Keys, dict[Keys, set[int]]] = defaultdict(lambda: defaultdict(set))
         of_several = {
@@ -160,7 +162,7 @@ class ModuleFlow:
         return {around: self._tree(trees) for around, trees in read.items()}
 
     def _read_by(self, operation: Operation) -> set[int]:
-        """The parameters that an operation reads, as they are or as copies."""
+        """Return the parameters that an operation reads, directly or as copies."""
         return {owner for _, group in operation.inputs if (owner := self._owners.of(group)) is not None}
 
     def _tree(self, trees: Mapping[Keys, set[int]]) -> Keys | None:
@@ -173,7 +175,7 @@ class ModuleFlow:
         return max(trees, key=lambda root: sum(self._arguments[number].size_bytes for number in trees[root]))
 
     def _scopes_of_networks(self, matches: Mapping[str, ScopeMatch]) -> set[Keys]:
-        """The scopes that modules with parameters lie in, or, where there are none, the one that all others lie in."""
+        """Return the scopes that contain modules with parameters or, if there are none, the single outermost scope."""
         if matches:
             return {match.around[:1] for match in matches.values() if match.around}
         outermost = {
@@ -184,7 +186,7 @@ class ModuleFlow:
         return outermost if len(outermost) == 1 else set()
 
     def _name_parameters(self) -> None:
-        """Name the parameters whose paths name no module (`state[0][6]`) by the one scope in which they are read."""
+        """Name parameters whose paths contain no module (`state[0][6]`) by the single scope that reads them."""
         arguments, module_of_argument = self._arguments, self._owners.module_of_argument
         unnamed = {
             number: group
@@ -208,14 +210,14 @@ class ModuleFlow:
         return match is not None and bool(match.certain or match.around in self._tree_around)
 
     def _learn(self, group: int, module: str, known: int) -> bool:
-        """Take over a group's module if it is better known than before. Returns whether it is."""
+        """Set a group's module if it is better known than before. Returns whether it is."""
         if known <= self._known[group]:
             return False
         self._module[group], self._known[group] = module, known
         return True
 
     def _pass_down(self) -> bool:
-        """From definitions to uses. Returns whether anything changed."""
+        """Propagate modules from definitions to uses. Returns whether anything changed."""
         changed = False
         shared, all_known, certain = self._shared, self._known, self._certain
         instructions = self._program.instructions
@@ -224,7 +226,7 @@ class ModuleFlow:
             if not self._names_tell:
                 self._count_reads(operation, place)
             module = certain.get(instruction.op_name, "")
-            known: int = _BY_MODULE  # as most names tell
+            known: int = _BY_MODULE  # the usual case
             if not module:
                 module, known = self._module_of(operation, instruction)
             for group in operation.outputs:
@@ -235,14 +237,14 @@ class ModuleFlow:
         return changed
 
     def _share(self, group: int, module: str) -> bool:
-        """What several branches make, each for itself, belongs to what their modules have in common."""
+        """Assign a value that several branches make to the innermost module that contains their modules."""
         common = _common(self._module[group], module)
         changed = common != self._module[group]
         self._module[group] = common
         return changed
 
     def _pass_up(self) -> bool:
-        """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
+        """Give a gradient the module of the parameter that it updates, unless names show one. Returns any change."""
         changed = False
         known, use, gradient = self._known, self._flow.use, Use.GRADIENT
         for operation in reversed(self._flow.operations):
@@ -253,7 +255,7 @@ class ModuleFlow:
         return changed
 
     def _module_of(self, operation: Operation, instruction: Instruction) -> tuple[str, int]:
-        """The module of what an operation makes whose name alone does not tell it, and how it is known."""
+        """Return the module of an operation's results if its name alone does not show it, and how it is known."""
         op_name = instruction.op_name
         if op_name in self._uncertain:
             module = self._fitting(operation, self._uncertain[op_name])
@@ -266,7 +268,7 @@ class ModuleFlow:
             if owner is not None:
                 return self._owners.module_of_argument[owner], _BY_OWNER
         if owned:
-            # XLA puts the weights of layers that read the same input side by side.
+            # XLA concatenates the weights of layers that read the same input.
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
             return reduce(_common, parts) if parts else "", _BY_OWNER
         if operation.moved is not None and self._known[operation.moved] >= _BY_MAKER:
@@ -278,12 +280,12 @@ class ModuleFlow:
         if module:
             return module, _BY_SCOPE
         if self._names_tell and (op_name in self._in_networks or operation.named not in _UNMARKED):
-            # It stands outside all modules on purpose, unless it works on the parameters of one itself.
+            # The user left it outside all modules, unless it reads the parameters of one.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
             return (modules.pop(), _BY_MODULE) if len(modules) == 1 else ("", _NOT)
         if self._names_tell and any(
             self._flow.phase(group) is Phase.UNDIFFERENTIATED for group in operation.outputs
-        ):  # a rollout, shuffled data: no name tells a module
+        ):  # for example a rollout or shuffled data
             return "", _NOT
         sources = [group for _, group in operation.inputs]
         if not sources:
@@ -294,7 +296,7 @@ class ModuleFlow:
         return self._inherited(operation, source)
 
     def _reads_of_parameters(self) -> Iterator[tuple[int, str]]:
-        """The stack frame of each operation that reads parameters, with their module."""
+        """Yield the stack frame of each operation that reads parameters, with their module."""
         for operation in self._flow.operations:
             frame = self._program.instructions[operation.index].stack_frame_id
             outputs = operation.outputs
@@ -305,7 +307,7 @@ class ModuleFlow:
                     yield frame, self._owners.module_of_argument[owner]
 
     def _count_reads(self, operation: Operation, place: int) -> None:
-        """Keep which operation has last read parameters on the way to a value."""
+        """Record the last operation on the way to a value that reads parameters."""
         last_read = self._last_read
         last = (
             place if self._read_by(operation) else max([last_read[group] for _, group in operation.inputs], default=-1)
@@ -316,7 +318,7 @@ class ModuleFlow:
     def _made_between(
         self, code: SourceModules, instruction: Instruction, sources: list[int], outputs: tuple[int, ...]
     ) -> tuple[str, int]:
-        """The module that makes a value without reading parameters."""
+        """Return the module of a value whose maker reads no parameters."""
         known = [group for group in sources if self._known[group] > _BY_SCOPE]
         known.sort(key=lambda group: -self._last_read[group])
         pattern = code.pattern(instruction.stack_frame_id)
@@ -328,9 +330,10 @@ class ModuleFlow:
         return (self._module[known[0]], _BY_MAKER) if known else ("", _NOT)
 
     def _widen(self) -> None:
-        """What lies between modules belongs to the smallest one that holds its maker and its users.
+        """Widen the module of values between modules to the smallest one that contains their maker and their users.
 
-        Of a value of the forward pass its users in that pass tell: those in the backward pass are their derivatives.
+        For a value of the forward pass, only users in that pass count; users in the backward pass are their
+        derivatives.
         """
         module, known, phase = self._module, self._known, self._flow.phase
         users: tuple[dict[int, str], dict[int, str]] = {}, {}  # in the pass that makes the value; in another
@@ -340,10 +343,10 @@ class ModuleFlow:
                 continue
             pattern = self._by_users.get(output) if known[output] == _BY_MAKER else None
             used_in = users[0].get(output)
-            if pattern and used_in is not None:  # the beginning of a block: its input comes from elsewhere
+            if pattern and used_in is not None:  # the start of a block: its input comes from another module
                 module[output] = instance(pattern, [used_in]) or module[output]
             user = module[output]
-            if known[output] == _BY_MAKER and operation.named is Named.NOTHING:  # the compiler's: whoever uses it
+            if known[output] == _BY_MAKER and operation.named is Named.NOTHING:  # inserted by the compiler for its user
                 user = users[0].get(output, user)
             is_later = phase(output) in _LATER
             for _, group in operation.inputs:
@@ -354,12 +357,15 @@ class ModuleFlow:
             module[group] = _common(module[group], user)
 
     def _weight(self, group: int) -> tuple[int, int]:
-        """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
+        """Rank a value that an operation reads: first by how its module is known, then by the size of its parameter.
+
+        The size keeps a scale from deciding over the weights.
+        """
         owner = self._owners.of(group)
         return self._known[group], 0 if owner is None else self._arguments[owner].size_bytes
 
     def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
-        """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
+        """Return the fitting module whose parameters the operation reads, or else the one whose data it reads."""
         read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
         fits = [module for module in match.modules.values() if any(_within(each, module) for each in read)]
         if len(fits) == 1:
@@ -374,14 +380,14 @@ class ModuleFlow:
         return ""
 
     def _find_plain_scope(self, op_name: str) -> str:
-        """The outermost scope without parameters that is not the whole network's."""
+        """Return the outermost scope without parameters, except the scope of the whole network."""
         scopes = self._paths.plain_scopes(op_name)
         return next(iter(scopes[scopes[:1] in self._networks :]), "")
 
     def _in_network(self, operation: Operation) -> str:
-        """The module of what lies in a network's scope, but in none of its modules with parameters.
+        """Return the module of an operation in a network's scope, but outside its modules with parameters.
 
-        Only where there are several trees of parameters: one network is the whole step.
+        This applies only if there are several trees of parameters; a single network is the whole step.
         """
         if not self._tree_around:
             return ""
@@ -395,17 +401,17 @@ class ModuleFlow:
         return ""
 
     def _known_keys(self, group: int) -> Keys:
-        """The path of a group's module, where it is known to be one with parameters."""
+        """Return the path of a group's module; empty unless the module is known to have parameters."""
         module = self._module[group] if self._known[group] >= _BY_MODULE else ""
         return tuple(module.split("/")) if module else ()
 
     def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
-        """The module of one of the values that an operation reads.
+        """Return the module of one of the values that an operation reads.
 
-        What is made of parameters and optimizer state is owned as they are: their copies are, and the update that works
-        on them, but not what a layer makes of its input with their help. What is owned decides over what is not: a
-        layer belongs to its own parameters wherever its input comes from, and an update to what it updates wherever the
-        gradient (of tied parameters, say) is made.
+        Copies of parameters and optimizer state are owned by their module, and so are their updates. The results that
+        a layer computes from its input are not. Owned values decide: a layer belongs to its own parameters whatever its
+        input, and an update belongs to the value that it updates wherever the gradient (for example of tied parameters)
+        is made.
         """
         known = self._known[source]
         if known == _BY_OWNER and not any(map(self._is_state, operation.outputs)):
@@ -421,8 +427,8 @@ class ModuleFlow:
 
 
 def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> frozenset[int]:
-    """The groups that several branches of one `cond` or `switch` make: only one of them runs."""
-    branches: dict[int, tuple[int, int]] = {}  # of an instruction: the conditional and the number of the branch
+    """Return the groups that several branches of one `cond` or `switch` make; only one branch runs."""
+    branches: dict[int, tuple[int, int]] = {}  # by instruction: the conditional and the number of the branch
     for index in groups.order:  # inner conditionals come first
         instruction = program.instructions[index]
         if instruction.opcode != "conditional":
@@ -446,16 +452,16 @@ def _instructions_in(program: Program, computation: Computation) -> Iterator[int
 
 
 def _common(left: str, right: str) -> str:
-    """The innermost module that two modules lie in."""
+    """Return the innermost module that contains both modules."""
     pairs = zip(left.split("/"), right.split("/"), strict=False)
     return "/".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _is_numbered(module: str) -> bool:
-    """Whether a module begins with a place in a list, as `0/value` does, and not with a name."""
+    """Whether a module begins with a list index, like `0/value`, instead of a name."""
     return module.partition("/")[0].isdecimal()
 
 
 def _within(module: str, outer: str) -> bool:
-    """Whether a module is another one or lies in it."""
+    """Whether a module equals another one or lies inside it."""
     return module == outer or module.startswith(f"{outer}/")

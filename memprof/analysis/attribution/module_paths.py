@@ -1,8 +1,8 @@
-"""The modules that own parameters, and what names and paths tell of who belongs to them.
+"""The modules that own parameters, matched with op names and argument paths.
 
 A step may have several trees of parameters: generator and discriminator, policy and value, a frozen model and its
-adapters. Each tree is a top-level module (`generator/Dense_0`). The scopes in op names do not spell the tree out
-(`jvp(Generator)/Dense_0`), so a scope can fit modules of several trees; which of them it is, the data flow tells (see
+adapters. Each tree is a top-level module (`generator/Dense_0`). The scopes in op names do not contain the tree
+(`jvp(Generator)/Dense_0`), so a scope can fit modules of several trees. The data flow then decides (see
 `module_flow.py`).
 """
 
@@ -28,12 +28,12 @@ Keys = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ScopeMatch:
-    """Modules that the scopes of an op name fit.
+    """Modules that match the scopes of an op name.
 
     Attributes:
-        around: the plain scopes before those that spell the module: those of the network itself.
-        modules: by the root of their tree; a match with the root `()` spells the whole path of its module, and is then
-            the only one.
+        around: the plain scopes before those that spell the module, that is, the scopes of the network itself.
+        modules: the modules by the root of their tree. A match with the root `()` spells the whole path of its module
+            and is then the only one.
     """
 
     around: Keys
@@ -41,17 +41,17 @@ class ScopeMatch:
 
     @property
     def certain(self) -> str:
-        """The module whose whole path is spelled; empty where only a part of one is."""
+        """The module whose whole path is spelled; empty if the scopes spell only a part."""
         return self.modules.get((), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A leaf that mirrors one of several parameters, as far as its path tells: those whose paths end like its own.
+    """A leaf that mirrors a parameter: one of those whose paths have the same ending as the leaf's own path.
 
     Attributes:
-        tree: what precedes that ending in its own path: the same for all leaves of one moment of one optimizer.
-        modules: by what precedes the ending in the parameter's path.
+        tree: the leaf's own path before that ending; equal for all leaves of one moment of one optimizer.
+        modules: the modules by the parameter's path before that ending.
     """
 
     tree: Keys
@@ -61,8 +61,8 @@ class Mirror:
 class ModulePaths:
     """Finds the module of an operation or an argument among the modules that own parameters.
 
-    Parameters name the modules (`state.params['layers_0']['up']['kernel']` is owned by `layers_0/up`), and everything
-    else is matched against them, so that one row of the module table shows a layer's parameters, optimizer state,
+    Parameters name the modules (`state.params['layers_0']['up']['kernel']` is owned by `layers_0/up`), and all other
+    values are matched against them. So one row of the module table shows a layer's parameters, optimizer state,
     gradients and activations together.
     """
 
@@ -70,9 +70,9 @@ class ModulePaths:
         """Find the modules in the paths of parameters.
 
         Args:
-            param_paths: paths of the leaves whose role is `params`, as JAX writes them.
-            op_names: of the program; their scopes tell a module that holds all parameters from a container, and a
-                module from a compiled function of its name.
+            param_paths: paths of the leaves with role `params`, as JAX writes them.
+            op_names: the op names of the program. Their scopes distinguish a module that holds all parameters from a
+                container, and a module from a compiled function with the same name.
         """
         op_names = tuple(op_names)
         keys = [path_keys(path) for path in param_paths]
@@ -91,11 +91,11 @@ class ModulePaths:
         self._mirrors: dict[str, Mirror | None] = {}
 
     def of_argument(self, path: str) -> str:
-        """The module of an argument leaf; empty where it belongs to none, or where its path fits several.
+        """Return the module of an argument leaf; empty if it has none, or if its path fits several.
 
-        For optimizer state it is the module of the parameter that it mirrors: the longest end of its path that is also
-        a parameter's path names it, or else the end of the paths of parameters of one module alone. Where an optimizer
-        keeps a list for each parameter (SM3), the places in the list do not count.
+        Optimizer state belongs to the module of the parameter that it mirrors. The longest suffix of its path that is
+        also a parameter's path identifies that parameter; otherwise a suffix that only parameters of one module share.
+        If an optimizer keeps a list for each parameter (SM3), the list indices are ignored.
         """
         if path in self._keys:
             return self._leaves[self._keys[path]]
@@ -104,10 +104,10 @@ class ModulePaths:
         return modules.pop() if len(modules) == 1 else ""
 
     def of_state(self, path: str) -> str:
-        """The module that the path of an argument spells between the name of a collection and that of the leaf.
+        """Return the module that an argument's path spells between the name of a collection and the leaf's name.
 
         `cache['blocks'][0]['attn']['cached_key']` spells `blocks/0/attn`, if that is a module with parameters. Numbers
-        alone spell none. Empty where the path spells none, or modules of several trees.
+        alone spell no module. Empty if the path spells no module, or modules of several trees.
         """
         keys = tuple(path_keys(path))[1:-1]
         paths = (keys[start:stop] for start in range(len(keys)) for stop in range(start + 1, len(keys) + 1))
@@ -118,7 +118,7 @@ class ModulePaths:
         return "" if root is None else "/".join((*root, *longest))
 
     def mirror(self, path: str) -> Mirror | None:
-        """The parameters that a leaf can mirror, where they are of several modules."""
+        """Return the parameters that a leaf can mirror, if they belong to several modules."""
         found = None if path in self._keys else self._mirrored(path)
         return found if found and len(set(found.modules.values())) > 1 else None
 
@@ -144,23 +144,23 @@ class ModulePaths:
         return None
 
     def keys(self, path: str) -> Keys:
-        """The path of a parameter with its tree, its modules and its name: `("generator", "Dense_0", "kernel")`."""
+        """Return the path of a parameter: its tree, modules and name, like `("generator", "Dense_0", "kernel")`."""
         return self._keys[path]
 
     def root(self, keys: Keys) -> Keys:
-        """The root of the tree that a parameter or a module belongs to; `()` where there is one tree only."""
+        """Return the root of the tree of a parameter or module; `()` if there is only one tree."""
         return next((root for root in reversed(self._roots) if keys[: len(root)] == root), ())
 
     def leaf_name(self, path: str) -> str:
-        """The name of a parameter within its module: `kernel`."""
+        """Return the name of a parameter within its module, like `kernel`."""
         return (path_keys(path) or [path])[-1]
 
     def plain_scopes(self, op_name: str) -> Keys:
-        """The scopes of modules without parameters; none where there are no parameters at all."""
+        """Return the scopes of modules without parameters; empty if the step has no parameters."""
         return outer_plain_scopes(op_name) if self._keys else ()
 
     def match(self, op_name: str) -> ScopeMatch | None:
-        """The deepest modules with parameters that the op name passes through; None where it passes through none."""
+        """Return the deepest modules with parameters in the scopes of the op name; None if there are none."""
         scopes = around(op_name)
         if scopes not in self._matches:
             self._matches[scopes] = self._match(op_name)
@@ -177,7 +177,7 @@ class ModulePaths:
         return ScopeMatch(outer, {(): modules[()]} if () in modules else modules)
 
     def _paths_from_each(self, op_name: str) -> list[Keys]:
-        """For each scope the module path that begins with it; empty for a function that holds more than a module."""
+        """Return, for each scope, the module path that begins there; empty for a function around several modules."""
         parts = scope_parts(op_name)
         holders = [
             is_function and (place == 0 or part in self._holders)
@@ -186,9 +186,9 @@ class ModulePaths:
         return [() if holds else self._known_path(parts[start:]) for start, holds in enumerate(holders)]
 
     def _functions_around_modules(self, op_names: Iterable[str]) -> frozenset[str]:
-        """The compiled functions that are called like a module, and hold other modules or the whole step.
+        """Return the compiled functions that have the name of a module but hold other modules or the whole step.
 
-        An op name begins with the step's own function, whatever that is called: `jit(head)/jvp(Net)/embed/dot_general`.
+        An op name begins with the step's own function, which can have any name: `jit(head)/jvp(Net)/embed/dot_general`.
         """
         scopes = dict.fromkeys(scopes_and_functions(name) for name in op_names if "/" in name)
         found: set[str] = set()
@@ -203,7 +203,7 @@ class ModulePaths:
         return frozenset(found) | {part for part, is_function in everywhere if is_function}
 
     def _known_path(self, parts: Keys) -> Keys:
-        """The longest path of a module that the scopes spell out from the first one on."""
+        """Return the longest path of a module that the scopes spell, beginning with the first scope."""
         path: Keys = ()
         for part in parts:
             if (*path, part) in self._known:
@@ -213,27 +213,27 @@ class ModulePaths:
         return path
 
 
-# The name that Flax gives to the collection of parameters, and nearly everybody to the argument that holds them.
+# Flax's name of the collection of parameters, and the usual name of the argument that holds them.
 _CONTAINER = "params"
-# Where a library keeps the parameters inside its optimizer's state (numpyro).
+# Arguments of libraries that keep the parameters inside the optimizer's state (numpyro).
 _OPTIMIZER_CONTAINERS = frozenset({"optim_state", "opt_state"})
 
 _KEY = re.compile(r"\['([^']*)'\]|\[(?:\"([^\"]*)\")\]|\[(\d+)\]|\[<flat index (\d+)>\]|\.?([A-Za-z_]\w*)")
 
 
 def path_keys(path: str) -> list[str]:
-    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`.
+    """Return the keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`.
 
-    A key may be a path of modules itself: Haiku's `p['net/~/linear']['w']` gives `["p", "net", "linear", "w"]`. Its `~`
-    says that a module was made in another one's `__init__`; the names of operations do not have it. JAX writes
-    `[<flat index 0>]` where a container does not name what it holds.
+    A key may itself be a path of modules: Haiku's `p['net/~/linear']['w']` gives `["p", "net", "linear", "w"]`. Its `~`
+    marks a module that was made in the `__init__` of another one; op names omit it. JAX writes `[<flat index 0>]` for
+    an element of a container that does not name its elements.
     """
-    keys = [match[match.lastindex or 0] for match in _KEY.finditer(path)]  # one of the groups, whichever it is
+    keys = [match[match.lastindex or 0] for match in _KEY.finditer(path)]  # the one group that matched
     return [part for key in keys for part in key.split("/") if part and not part.startswith("~")]
 
 
 def _paths_by_root(leaves: Iterable[Keys], roots: Iterable[Keys]) -> dict[Keys, tuple[Keys, ...]]:
-    """For each path of a module below a root: the roots below which there is one."""
+    """Return, for each path of a module below a root, the roots that contain this path."""
     known: dict[Keys, dict[Keys, None]] = defaultdict(dict)
     roots = frozenset(roots)
     for leaf in leaves:
@@ -245,10 +245,10 @@ def _paths_by_root(leaves: Iterable[Keys], roots: Iterable[Keys]) -> dict[Keys, 
 
 
 def _without_inner_containers(keys: list[list[str]]) -> tuple[list[Keys], set[Keys]]:
-    """Paths of parameters without the containers inside them, and the roots of their trees.
+    """Return the paths of parameters without inner containers, and the roots of their trees.
 
-    `g_params['params']['Dense_0']['kernel']` gives `g_params/Dense_0/kernel` in the tree `g_params`. The first key is a
-    root of its own where there are several: it may be an argument, or one of several networks in one dictionary.
+    `g_params['params']['Dense_0']['kernel']` gives `g_params/Dense_0/kernel` in the tree `g_params`. If the first keys
+    differ, each is a root too: it may be an argument, or one of several networks in one dictionary.
     """
     leaves: list[Keys] = []
     roots: set[Keys] = set()
@@ -267,11 +267,11 @@ def _without_inner_containers(keys: list[list[str]]) -> tuple[list[Keys], set[Ke
 
 
 def _common_container(keys: list[list[str]], scopes: Set[str]) -> int:
-    """How many leading keys hold all parameters without naming a module (`state`, `params`, `state[0]`).
+    """Return the number of leading keys that hold all parameters but name no module (`state`, `params`, `state[0]`).
 
-    These are the keys up to and including `params`, otherwise the argument's own name. A place in a tuple after them is
-    no module either, nor is a name that no scope has, if scopes have the names below it (`params.online['conv1']`). A
-    model with a single top module still shows it.
+    These are the keys up to and including `params`, otherwise the argument's own name. A tuple index after them names
+    no module either. Neither does a name that occurs in no scope, if the names below it do (`params.online['conv1']`).
+    The single top module of a model is not counted, so reports show it.
     """
     if not keys:
         return 0

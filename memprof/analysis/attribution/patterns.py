@@ -1,19 +1,19 @@
-"""What advice asks of the data flow: attentions, softmaxes, arrays that can be cut, and where the backward pass ends.
+"""Patterns in the data flow that advice needs: attention, softmax, arrays to split, the end of the backward pass.
 
-**Attention** is a softmax over a product of two values, whose result is multiplied again:
+**Attention** is a softmax over a product of two values whose result enters another product:
 
     scores = queries @ keys              a product of two values that depend on data, no weights
     weights = exp(scores) / sum(exp(scores))
     attended = weights @ values          in the forward pass, with a value that depends on data
 
-A loss over all pairs (contrastive learning) has the softmax and no second product in the forward pass, logits are a
-product with weights, and square arrays of other kinds lack the softmax or the product.
+A loss over all pairs (contrastive learning) has the softmax but no second product in the forward pass, logits are a
+product with weights, and other square arrays lack the softmax or the product.
 
-A **family** is what becomes small if one array is computed in pieces along its first axis: what is made of it element
-by element, and its cotangents. An array cannot be cut where its rows are mixed and the mixture meets the array again in
-the forward pass, as the statistics of a batch do: they take all rows, and every row takes them. Statistics of each row
-(softmax, layer normalization) do no harm, nor does a loss that sums rows up. What a loop stacks up comes in pieces
-already.
+A **family** is the set of arrays that shrink if one array is computed in pieces along its first axis: the arrays
+computed from it element by element, and their cotangents. An array cannot be split if its rows are mixed and the
+mixture meets the array again in the forward pass. Batch statistics do this: they read all rows, and each row reads
+them. Statistics of single rows (softmax, layer normalization) do not prevent a split, nor does a loss that sums over
+rows. Arrays that a loop stacks are computed in pieces already.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from memprof.analysis.hlo.liveness import Liveness
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.hlo.program_order import ProgramOrder
 
-_LARGE = 0.1  # of the footprint; what is smaller needs no family
-# XLA's names of matrix products by a library (jaxlib 0.10.2 to 0.12).
+_LARGE = 0.1  # of the footprint; smaller arrays need no family
+# XLA's names for matrix products in libraries (jaxlib 0.10.2 to 0.12).
 _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 
 _PRODUCTS = frozenset({"dot", "custom-call"})
-# XLA pads what it sums up in parts.
+# XLA pads arrays that it sums in parts.
 _MOVING = LAYOUT | {"pad"}
-# Operations that look at several rows at once, whichever axis they are given.
+# Operations that read several rows at once, along any axis.
 _MIXING = frozenset({"reduce-window", "scatter", "cholesky", "triangular-solve", "select-and-scatter"})
-# What is work of a pass, in a fusion too.
+# Operations that count as work of a pass, even inside a fusion.
 _WORK = frozenset({"dot", "convolution", "custom-call", "reduce", "scatter", "reduce-window", "select-and-scatter"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patterns:
-    """See the module's docstring: groups of `aliases.py`.
+    """See the module's docstring. Groups are those of `aliases.py`.
 
     Attributes:
-        stacked: what a loop puts together, a piece in each turn.
-        families: the number of each group's family.
-        backward_end: the position in program order at which the backward pass ends; -1 where there is none.
+        stacked: groups that a loop fills, one piece per iteration.
+        families: the family number of each group.
+        backward_end: the position in program order of the end of the backward pass; -1 without a backward pass.
     """
 
     of_attention: frozenset[int]
@@ -65,7 +65,7 @@ class Patterns:
 def find_patterns(
     program: Program, table: BufferTable, traces: Iterable[Liveness], values: Values, order: ProgramOrder
 ) -> Patterns:
-    """Look through the data flow of a whole program."""
+    """Find the patterns in the data flow of a program."""
     steps = Steps(program, values.flow)
     large_bytes = _LARGE * table.footprint_bytes
     large: dict[int, int] = {}
@@ -85,16 +85,16 @@ def find_patterns(
 
 
 class _Is(IntEnum):
-    """What a value is on the way to an attention: bits of a set."""
+    """The part of a value in attention, as bits of a set."""
 
-    SCORES = 1  # a product of two values, or made of one element by element
-    EXPONENTIAL = 2  # of scores
-    SUM = 4  # of exponentials
-    WEIGHTS = 8  # exponentials over their sum
+    SCORES = 1  # a product of two values, or made from one element by element
+    EXPONENTIAL = 2  # exponentials of scores
+    SUM = 4  # a sum of exponentials
+    WEIGHTS = 8  # exponentials divided by their sum
 
 
 def attention_arrays(steps: Steps) -> frozenset[int]:
-    """The groups that hold a number for each query and key of an attention, in both passes."""
+    """Return the groups that hold one number for each query and key of an attention, in both passes."""
     known: dict[int, int] = {}
     confirmed: set[int] = set()
     steps.flow.repeat(lambda: _pass_down(steps, known, confirmed))
@@ -102,8 +102,8 @@ def attention_arrays(steps: Steps) -> frozenset[int]:
 
 
 def softmax_arrays(steps: Steps) -> frozenset[int]:
-    """The groups of which exponentials are taken and summed up, as a loss over classes does with its logits."""
-    exponential_in: dict[int, int] = {}  # by the groups that it is moved to
+    """Return the groups whose exponentials are summed, as a loss over classes does with its logits."""
+    exponential_in: dict[int, int] = {}  # by the groups that hold it or a moved copy
     summed: set[int] = set()
     for step in steps.all:
         if step.opcode == "exponential":
@@ -120,10 +120,10 @@ def softmax_arrays(steps: Steps) -> frozenset[int]:
 
 
 def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool:
-    """Look at each step. Returns whether anything changed.
+    """Visit each step. Returns whether anything changed.
 
-    Products are asked for their phase. The operations between them are not: where both passes divide by the same sum,
-    XLA keeps one division, under the name of either (jaxlib 0.10.2).
+    The phase of products matters. The phase of operations between them does not: if both passes divide by the same sum,
+    XLA keeps one division, under either name (jaxlib 0.10.2).
     """
     changed = False
     for step in steps.all:
@@ -152,7 +152,7 @@ def _depends_on_data(steps: Steps, group: int) -> bool:
 
 
 def _made(step: Step, inputs: dict[int, int]) -> int:
-    """What an operation that is no product makes of its operands."""
+    """Return the part in attention of the result of an operation other than a product."""
     first, second = inputs.get(0, 0), inputs.get(1, 0)
     both = 0
     for each in inputs.values():
@@ -171,12 +171,12 @@ def _made(step: Step, inputs: dict[int, int]) -> int:
     if step.opcode == "divide" and first & _Is.EXPONENTIAL and second & _Is.SUM:
         return kept | _Is.WEIGHTS
     if step.opcode == "multiply" and both & _Is.EXPONENTIAL and both & _Is.SUM:
-        return kept | _Is.WEIGHTS  # by the sum's reciprocal
+        return kept | _Is.WEIGHTS  # times the reciprocal of the sum
     return kept
 
 
 def _back_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
-    """The weights that are multiplied again, and what they are made of back to the product of two values."""
+    """Return the weights that enter the second product, and all values between them and the first product."""
     found = set(confirmed)
     for step in reversed(steps.all):
         if step.output in found and step.is_elementwise:
@@ -185,10 +185,10 @@ def _back_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int
 
 
 def families(steps: Steps, arrays: Iterable[int]) -> dict[int, int]:
-    """The family of each group that belongs to one of some large arrays; those that cannot be cut have none.
+    """Return the family of each group that belongs to one of the given arrays; arrays that cannot be split have none.
 
     Args:
-        arrays: their groups.
+        arrays: the groups of the arrays.
     """
     found: dict[int, int] = {}
     seen: set[int] = set()
@@ -207,7 +207,7 @@ def families(steps: Steps, arrays: Iterable[int]) -> dict[int, int]:
 
 def _is_mixed(steps: Steps, family: frozenset[int]) -> bool:
     """Whether a mixture of the family's rows meets the family again in the forward pass."""
-    by_row: set[int] = set()  # statistics of single rows, and what is made of them
+    by_row: set[int] = set()  # statistics of single rows, and values made from them
     mixed: set[int] = set()
 
     def pass_down() -> bool:
@@ -232,18 +232,19 @@ def _is_mixed(steps: Steps, family: frozenset[int]) -> bool:
 
 def _mixes_rows(step: Step, of_rows: set[int]) -> bool:
     if step.opcode in ("dot", "custom-call"):
-        return len(of_rows) > 1  # a product of rows with rows: the program does not say which with which
+        return len(of_rows) > 1  # a product of rows with rows; the program does not show which rows meet
     if step.opcode in ("reduce", "sort"):
         return 0 in step.instruction.dimensions
     return step.opcode in _MIXING
 
 
 def _backward_end(program: Program, order: ProgramOrder) -> int:
-    """The position of the last operation that does work of the backward pass.
+    """Return the position of the last operation that does work of the backward pass.
 
-    A product or a sum is work, in a fusion too (the parts into which XLA splits a long product, and their sum, keep its
-    name), and so is whatever writes a value of the backward pass. Cheap operations at the end of the backward pass, a
-    cast or a product with a factor, are fused into the update: they do not make it a part of the backward pass.
+    A product or a sum is work, even inside a fusion (if XLA splits a long product into parts, the parts and their sum
+    keep its name). An operation that writes a value of the backward pass is work too. Cheap operations at the end of
+    the backward pass, such as a cast or a scaling, are fused into the update and do not make it part of the backward
+    pass.
     """
     places = reversed(range(order.length))
     return next((place for place in places if _is_backward_work(program, order.instructions[place])), -1)
@@ -251,7 +252,7 @@ def _backward_end(program: Program, order: ProgramOrder) -> int:
 
 def _is_backward_work(program: Program, instruction: Instruction) -> bool:
     if instruction.opcode in ("while", "conditional", "call"):
-        return False  # what runs inside stands in the order itself
+        return False  # the order contains its inner operations
     if instruction.opcode != "fusion":
         return _is_backward(instruction) and instruction.opcode not in LAYOUT
     inner = [

@@ -1,7 +1,7 @@
-"""What the operations of the compiled program do, as evidence that a technique took effect, and what time they took.
+"""Facts about the operations of the compiled program, as evidence that a technique took effect, and their run times.
 
-A trace names operations as the compiled program does, so the two are joined by name. A name that the program lacks (the
-trace of a helper program, or of another version) stays in the list, without module and memory, rather than vanish.
+A trace uses the compiled program's names of operations, so both are joined by name. A name that the program lacks (the
+trace of a helper program, or of another version) stays in the list, without a module and memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named
 def program_facts(
     program: Program, table: BufferTable, values: Values, *, backward_end: int, has_fenced_values: bool
 ) -> ProgramFacts:
-    """Look through the whole program, fused operations included.
+    """Collect facts about the whole program, including fused operations.
 
     Args:
         has_fenced_values: whether the step was traced with optimization barriers.
@@ -53,7 +53,7 @@ def program_facts(
 
 
 def _by_scope(num_by_name: Mapping[str, int]) -> tuple[ScopedOperations, ...]:
-    by_scopes: Counter[tuple[str, Named]] = Counter()  # a tenth as many as there are names
+    by_scopes: Counter[tuple[str, Named]] = Counter()  # a tenth as many entries as names
     for op_name, number in num_by_name.items():
         if op_name:
             by_scopes[around(op_name), named_phase(op_name)] += number
@@ -69,12 +69,12 @@ def _by_scope(num_by_name: Mapping[str, int]) -> tuple[ScopedOperations, ...]:
 def op_costs(
     op_times: Sequence[OpTime], program: Program, values: Values, buffers: Iterable[LiveBuffer]
 ) -> tuple[OpCost, ...]:
-    """Join times with the program, in the order of the times."""
+    """Join run times with the program, in the order of the times."""
     if not op_times:
         return ()
     wanted = {op.name for op in op_times}
     instructions = {each.name: each for each in program.instructions if each.name in wanted}
-    # An operation in a loop holds its piece once, however often the trace of the heap tells of it.
+    # An operation in a loop holds its piece once, even if the heap trace contains it several times.
     held: dict[str, dict[tuple[tuple[int, ...], int | None], LiveBuffer]] = {}
     for buffer in buffers:
         if buffer.name in wanted:

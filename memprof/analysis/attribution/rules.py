@@ -1,8 +1,8 @@
-"""The rules of attribution: from what is known of a value to its category.
+"""The rules of attribution, which assign a category to each value.
 
-`RULES` is asked from first to last, and the first rule that explains a value decides. Each rule is a function that
-returns the category and the reason in one sentence, or None to pass the value on; its name stands in the reports. The
-order is part of the meaning: what a later rule sees, all earlier ones have declined.
+`RULES` is tried in order, and the first rule that explains a value decides. Each rule is a function that returns the
+category and a reason in one sentence, or None to pass the value on. Reports show the rule's name. The order is part of
+the meaning: a rule sees only values that all earlier rules have passed on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from memprof.analysis.records.categories import Category, Phase
 Explanation = tuple[Category, str] | None
 Rule = Callable[[Value], Explanation]
 
-# The phases of a forward pass, whether it is differentiated or not.
+# The phases of a forward pass, differentiated or not.
 _FORWARD = {Phase.FORWARD: "in the forward pass", Phase.UNDIFFERENTIATED: "outside differentiation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A rule's word on a value: its category, and why."""
+    """The category of a value, with the rule that assigned it and the reason."""
 
     category: Category
     rule: str
@@ -33,10 +33,10 @@ class Claim:
 
 
 def arguments(value: Value) -> Explanation:
-    """Memory of an argument belongs to the category of the argument's role.
+    """Memory of an argument: the category of the argument's role.
 
-    XLA may write results into the memory of a donated argument, or values on their way there; it is the caller's memory
-    all the same, and is counted once, here.
+    XLA may write results or intermediate values into the memory of a donated argument. It is still the caller's memory
+    and is counted once, here.
     """
     if value.argument is None:
         return None
@@ -47,7 +47,7 @@ def arguments(value: Value) -> Explanation:
 def outputs(value: Value) -> Explanation:
     """Memory of a result that aliases no argument: the cost of not donating.
 
-    The table of pointers to the results belongs to it.
+    It includes the table of pointers to the results.
     """
     if not value.is_output:
         return None
@@ -62,8 +62,7 @@ def tuple_tables(value: Value) -> Explanation:
 def workspace(value: Value) -> Explanation:
     """Scratch memory of library calls (cuBLAS, cuDNN, sort, ...).
 
-    XLA gives a library call its scratch as a further element of the call's result that nothing reads: an array of
-    bytes.
+    XLA represents a library call's scratch as an extra element of the call's result: an array of bytes without readers.
     """
     is_scratch = value.opcode == "custom-call" and value.element not in ((), (0,)) and value.dtype in ("u8", "s8")
     if not is_scratch or value.use:
@@ -72,17 +71,17 @@ def workspace(value: Value) -> Explanation:
 
 
 def constants(value: Value) -> Explanation:
-    """Constants of the program, and values that depend on no argument at all (masks, position numbers, zeros)."""
+    """Constants of the program, and values that depend on no argument (masks, position numbers, zeros)."""
     if value.is_constant:
         return Category.CONSTANTS, "constant of the program"
     return None if value.origin & ROLES else (Category.CONSTANTS, "depends on no argument")
 
 
 def param_copies(value: Value) -> Explanation:
-    """Values that depend on parameters alone, in whatever phase they are made.
+    """Values that depend on parameters alone, made in any phase.
 
-    With float32 parameters and bfloat16 compute these are the bfloat16 casts that the backward pass keeps; also
-    transposes for a layout.
+    With float32 parameters and bfloat16 compute, these are the bfloat16 casts that are kept for the backward pass, and
+    also transposes for a layout.
     """
     if value.origin & ROLES != Origin.PARAMS:
         return None
@@ -90,17 +89,17 @@ def param_copies(value: Value) -> Explanation:
 
 
 def gathered_params(value: Value) -> Explanation:
-    """Parameters that lie on several devices, gathered for an operation that needs more of them than is here."""
+    """Parameters sharded over several devices, gathered for an operation that needs more than the local shard."""
     if value.origin & ROLES != Origin.PARAMS or not value.origin & Origin.OTHER_DEVICES:
         return None
     return Category.GATHERED_PARAMS, "depends on parameters alone, of which other devices have sent a part"
 
 
 def recomputed(value: Value) -> Explanation:
-    """Values of the forward pass that are computed again in the backward pass.
+    """Values of the forward pass that are recomputed in the backward pass.
 
-    Either the program asks for it (`jax.checkpoint` names such operations), or XLA does it on its own to stay within
-    the device's memory.
+    Either the program requests it (`jax.checkpoint` names such operations), or XLA recomputes them by itself to stay
+    within the device's memory.
     """
     if value.computed_in is Phase.RECOMPUTE:
         return Category.RECOMPUTED, "made by jax.checkpoint in the backward pass"
@@ -110,9 +109,9 @@ def recomputed(value: Value) -> Explanation:
 
 
 def activations(value: Value) -> Explanation:
-    """Values that the backward pass uses, of the forward pass or made outside differentiation (shuffled data).
+    """Values used by the backward pass, made in the forward pass or outside differentiation (shuffled data).
 
-    A value of which a copy in another layout is made at once, and then dies, is none: its copy is.
+    If a value is copied to another layout at once and then dies, the copy is the activation, not the value.
     """
     is_used = value.use & (Use.BACKWARD | Use.RECOMPUTE)
     if value.dies_in_forward or value.computed_in not in _FORWARD or not is_used:
@@ -123,8 +122,8 @@ def activations(value: Value) -> Explanation:
 def gradients(value: Value) -> Explanation:
     """Gradients of parameters: values of the backward pass that the update uses.
 
-    Partial sums of a gradient belong to it, and so do accumulators over minibatches, clipped and averaged gradients:
-    what works on gradients after differentiation, as long as neither parameters nor optimizer state come in.
+    They include partial sums, accumulators over minibatches, and clipped and averaged gradients: all values made from
+    gradients after differentiation, until parameters or optimizer state are read.
     """
     if value.computed_in is not Phase.BACKWARD:
         return None
@@ -136,7 +135,7 @@ def gradients(value: Value) -> Explanation:
 
 
 def collectives(value: Value) -> Explanation:
-    """Buffers of cross-device communication that are nothing else: neither kept for a later pass, nor a gradient."""
+    """Buffers of cross-device communication that are neither kept for a later pass nor gradients."""
     kind = COLLECTIVES.get(value.opcode)
     if kind is None and not value.is_for_collectives:
         return None
@@ -144,7 +143,7 @@ def collectives(value: Value) -> Explanation:
 
 
 def forward_temps(value: Value) -> Explanation:
-    """Values of the forward pass that die in it, and those outside differentiation (rollouts, metrics)."""
+    """Values of the forward pass that die in it, and values outside differentiation (rollouts, metrics)."""
     if value.computed_in not in _FORWARD:
         return None
     if value.computed_in is Phase.FORWARD:
@@ -153,7 +152,7 @@ def forward_temps(value: Value) -> Explanation:
 
 
 def cotangents(value: Value) -> Explanation:
-    """Values of the backward pass that are no gradients of parameters."""
+    """Values of the backward pass other than gradients of parameters."""
     if value.computed_in is not Phase.BACKWARD:
         return None
     return Category.COTANGENTS, "made and used in the backward pass"
@@ -185,7 +184,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def attribute(value: Value, rules: tuple[Rule, ...] = RULES) -> Claim:
-    """The claim of the first rule that explains `value`; `unattributed` where none does."""
+    """Return the claim of the first rule that explains `value`; `unattributed` if no rule does."""
     for rule in rules:
         explained = rule(value)
         if explained is not None:

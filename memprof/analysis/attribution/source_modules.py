@@ -1,13 +1,13 @@
-"""The modules whose code operations lie in, by the functions in their stack traces.
+"""The modules of operations without scopes, from the functions in their stack traces.
 
 Frameworks that write no scopes (Flax NNX, Equinox, plain functions) still call one function inside another. A function
-belongs to what the modules have in common whose parameters are read in it and in what it calls:
+belongs to the common path of all modules whose parameters it reads, directly or in its calls:
 
     loss ─▶ GPT.__call__ ─▶ Block.__call__ ─▶ Linear.__call__       reads `blocks/0/up`, `blocks/1/up`, ...
                                            ─▶ LayerNorm.__call__    reads `blocks/0/norm`, `blocks/1/norm`, ...
 
-So `Block.__call__` belongs to `blocks/*`, and `loss`, in which all parameters are read, to the root. A loop calls one
-line for each of its blocks: which of them it is, the data flow tells.
+So `Block.__call__` belongs to `blocks/*`, and `loss`, which reads all parameters, belongs to the root. A loop calls the
+same line for each of its blocks; the data flow identifies the block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memprof.analysis.hlo.program import Program
 
 _Call = tuple[int, str, str]  # a function, and the frame that calls it
 
-# How an operation is made says little of whose it is.
+# JAX's frames show how an operation is made, not its module.
 _JAX = re.compile(r"[/\\](?:site|dist)-packages[/\\]jax(?:lib)?[/\\]")
 _NUMBER = re.compile(r"\d+$")
 
@@ -47,9 +47,9 @@ class SourceModules:
         self._patterns: dict[int, Keys | None] = {}
 
     def pattern(self, frame: int) -> Keys | None:
-        """The path of the modules that the innermost function with parameters belongs to; None where there is none.
+        """Return the module path of the innermost function that reads parameters; None if there is no such function.
 
-        A part of the path that differs from block to block ends in `*`.
+        A part of the path that differs between blocks ends in `*`.
         """
         if frame not in self._patterns:
             call = next((call for call in self._calls(frame) if call in self._modules), None)
@@ -57,7 +57,7 @@ class SourceModules:
         return self._patterns[frame]
 
     def _calls(self, frame: int) -> Iterable[_Call]:
-        """The functions of a stack trace, innermost first."""
+        """Yield the functions of a stack trace, innermost first."""
         for _ in self._frames:
             if not 0 < frame <= len(self._frames):
                 return
@@ -68,7 +68,7 @@ class SourceModules:
     def _find_pattern(self, call: _Call) -> Keys:
         modules = self._modules[call]
         if modules == self._all and any(self._modules[inner] == modules for inner in self._called[call]):
-            return ()  # it holds the whole model: a loss, a step
+            return ()  # it contains the whole model, as a loss or a step does
         pattern: Keys = ()
         for parts in zip(*modules, strict=False):
             distinct = set(parts)
@@ -80,7 +80,7 @@ class SourceModules:
 
 
 def instance(pattern: Keys, modules: Iterable[str]) -> str | None:
-    """The first module of some that a pattern fits, as deep as the pattern goes; None where it fits none of them."""
+    """Return the first of the modules that matches a pattern, cut to the pattern's depth; None if no module matches."""
     if not any(part.endswith("*") for part in pattern):
         return "/".join(pattern)
     for module in modules:

@@ -1,10 +1,10 @@
-"""Where an operation comes from: the line of the user's own code, the library's line beneath it, and the stack.
+"""The source of an operation: the line of the user's own code, the library's line beneath it, and the stack.
 
-The user's own code is what lies in the working folder or in the script's, and whatever is not installed: neither in
-a `site-packages` folder nor in the standard library. Not a list of libraries' names: nobody knows them all.
+The user's own code is all code in the working folder or the script's folder, and all code that is not installed, that
+is, neither in a `site-packages` folder nor in the standard library. A list of library names would never be complete.
 
-Most lines of a library say little (`named_axes.py` maps every operation of a penzai model over its axes). What says
-most is the innermost line before the ones that the library calls from everywhere.
+Most lines of a library are not informative (`named_axes.py` maps every operation of a penzai model over its axes). The
+most informative line is the innermost one before the library's shared helpers.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from memprof.analysis.records.live_buffer import StackFrame
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
-# What is computed with: its lines say how an operation is made, not which.
+# JAX's lines show how an operation is made, not which operation it is.
 _JAX = re.compile(r"^(?:jax|jaxlib)[/\\]")
-# Code without a file that the user typed; other names in angle brackets are made by libraries (`<string>`).
+# Code without a file, typed by the user. Libraries generate code under other names in angle brackets (`<string>`).
 _TYPED = re.compile(r"^<(?:stdin|ipython-input|cell)")
-# memprof's own machinery, which calls the step; its workloads are models like anybody's.
+# memprof's own machinery, which calls the step. Its workloads count as user code.
 _MACHINERY = re.compile(
     r"[/\\]memprof[/\\](?:capture|sources|profiler_cli|analysis|workloads[/\\]user)[/\\]|[/\\]memprof[/\\]api\.py$"
 )
 _WORKLOAD = re.compile(r"[/\\]memprof[/\\]workloads[/\\]")
-# A line that this many others of libraries call is a helper of theirs.
+# A library line that at least this many other library lines call is a shared helper.
 _CALLED_FROM_EVERYWHERE = 3
-_DEEPEST = 100  # the calls of a stack that are kept: code that calls itself has more, and they say little
+_DEEPEST = 100  # calls kept per stack; recursive code has more, but they add little
 
 
 class _Kind(Enum):
-    """Whose code a frame is."""
+    """The owner of a frame's code."""
 
     USER = "user"
     LIBRARY = "library"
     JAX = "jax"
-    NOBODY = "nobody"  # the standard library, and code that a library made up
+    NOBODY = "nobody"  # the standard library, and code that a library generated
     MEMPROF = "memprof"
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where an operation comes from, each `file.py:12` or empty.
+    """The source of an operation. Each line is `file.py:12` or empty.
 
     Attributes:
-        user: the innermost line of the user's own code; where the program does not tell one, of a library.
-        library: the line of a library that says most of what that line does; empty where it calls JAX itself.
-        stack: the step's calls, outermost first, without what called the step.
+        user: the innermost line of the user's own code; if the program shows none, a line of a library.
+        library: the most informative line of a library that this line calls; empty if it calls JAX directly.
+        stack: the step's calls, outermost first, without the callers of the step.
     """
 
     user: str
@@ -61,10 +61,10 @@ class SourcePlace:
 
 
 class Sources:
-    """Looks up source lines, keeping what it found per stack trace."""
+    """Looks up source lines, with a cache by stack trace."""
 
     def __init__(self, program: Program, folders: CodeFolders | None = None) -> None:
-        """Args: folders: where the user's code lay when the capture was made; None where it was not recorded."""
+        """Args: folders: the folders of the user's code at the time of the capture; None if not recorded."""
         self._program = program
         self._folders = folders or CodeFolders()
         self._kinds: dict[str, _Kind] = {}
@@ -72,10 +72,10 @@ class Sources:
         self._callers = self._library_callers()
 
     def lines(self, instruction: Instruction) -> SourcePlace:
-        """The user's line, and the library's beneath it.
+        """Return the user's line, and the library's line beneath it.
 
-        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), a cell of a
-        notebook by its name (`Cell In[3]`), any other file by its full path.
+        A file of an installed package is shown by its path in the package (`flax/linen/linear.py`), a notebook cell by
+        its name (`Cell In[3]`), any other file by its full path.
         """
         key = instruction.stack_frame_id
         if key == 0:
@@ -101,14 +101,14 @@ class Sources:
         return SourcePlace(self._line(frames[0]) if frames else "", "", calls)
 
     def _of_step(self, stack: Sequence[Frame]) -> Iterator[Frame]:
-        """The frames of the step: what called it is not in it."""
+        """Yield the frames of the step, without its callers."""
         for place, frame in enumerate(stack):
             if self._kind(frame.file) is _Kind.MEMPROF and place:
                 return
             yield frame
 
     def _library_line(self, frames: Sequence[Frame]) -> str:
-        """Of the library's frames beneath the user's, outermost first: the innermost that is no helper of theirs."""
+        """Return the innermost line that is not a shared helper. Args: frames: library frames, outermost first."""
         line = ""
         for frame in frames:
             if line and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
@@ -117,7 +117,7 @@ class Sources:
         return line
 
     def _library_callers(self) -> dict[tuple[str, int], set[tuple[str, int]]]:
-        """The lines of libraries that call each line of a library."""
+        """Return the library lines that call each library line."""
         callers: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
         for frame, parent in self._program.frames:
             if 0 < parent <= len(self._program.frames):
@@ -140,7 +140,7 @@ class Sources:
 
 
 def call_of(file: str, function: str, line: int) -> StackFrame:
-    """A call that is known by its names alone, with its file as reports name it."""
+    """Return the frame of a call that is known by its names alone, with its file as reports show it."""
     installed = _INSTALLED.match(file)
     is_own = _kind_of(file, CodeFolders()) is _Kind.USER
     return StackFrame(installed.group(1) if installed else file, function, line, is_own)

@@ -1,4 +1,4 @@
-"""A value that holds memory, with everything that a rule may look at."""
+"""A value that holds memory, with all facts that rules may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Phase
 from memprof.errors import InternalError
 
-# What the compiler inserts without a name between an operation and the use of its result.
+# Operations that the compiler inserts without a name between an operation and the use of its result.
 _PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert"})
 
 
@@ -27,22 +27,22 @@ class Value(Struct, frozen=True, kw_only=True):
     """One value in memory.
 
     Attributes:
-        name, opcode, custom_call_target: of the HLO instruction that defines it.
-        element: place in the result of that instruction: `()` for an array, `(1,)` for the second element of a tuple.
-        op_name: JAX's name of the operation that makes the data: for a fusion, of the operation at its root.
+        name, opcode, custom_call_target: those of the HLO instruction that defines it.
+        element: its index in that instruction's result: `()` for an array, `(1,)` for the second element of a tuple.
+        op_name: JAX's name of the operation that makes the data; for a fusion, the operation at its root.
         operation: the index of that operation, for its stack trace.
         argument: the leaf, if the value lies in the memory of an argument.
         is_output, is_constant: it lies in the memory of a result, or is a constant of the program.
         is_tuple_table: it holds the pointers of a tuple, not data.
-        is_for_collectives: it lies in memory that is taken for what devices send each other.
-        phase: makes the value.
-        computed_in: the phase that computes the data, where the one that makes the value only moves them.
+        is_for_collectives: it lies in memory that is allocated for communication between devices.
+        phase: the phase that makes the value.
+        computed_in: the phase that computes the data, even if `phase` only moves them.
         origin, use: sets of bits, see `dataflow.py`.
-        padding_bytes: by how much its memory is larger than its elements.
-        padded: its dimensions filled up to whole tiles; empty where nothing is filled up.
-        group: see `aliases.py`; -1 for what is no array.
-        dies_in_forward: nothing of the backward pass runs while it is in memory: a copy of it at most is used there.
-        is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
+        padding_bytes: its memory beyond its elements, in bytes.
+        padded: its dimensions after padding to whole tiles; empty without padding.
+        group: see `aliases.py`; -1 if it is not an array.
+        dies_in_forward: it dies before the backward pass, which can use only a copy of it.
+        is_past_differentiation: its operation has no mark of differentiation, but its inputs have one.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Value(Struct, frozen=True, kw_only=True):
 
 
 class Values:
-    """Makes the value of a logical buffer, or of a whole allocation."""
+    """Finds the value of a logical buffer, or of a whole allocation."""
 
     def __init__(
         self, program: Program, table: BufferTable, arguments: Mapping[int, ArgumentLeaf], modules: ModulePaths
@@ -83,17 +83,17 @@ class Values:
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._readers: dict[int, list[Operation]] = defaultdict(list)
-        self._parameters = frozenset(program.entry.parameters)  # a loop has parameters of its own
+        self._parameters = frozenset(program.entry.parameters)  # without the parameters of loops
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
 
     @property
     def flow(self) -> Dataflow:
-        """What each group depends on, and what uses it."""
+        """The origins and uses of each group."""
         return self._flow
 
     @property
     def order(self) -> tuple[int, ...]:
-        """All instructions, fused ones included, in program order."""
+        """All instructions, including fused ones, in program order."""
         return self._groups.order
 
     @property
@@ -102,48 +102,48 @@ class Values:
         return self._results
 
     def argument_of(self, group: int) -> ArgumentLeaf | None:
-        """The argument that a group holds, if it holds one."""
+        """Return the argument that a group holds, if any."""
         number = self._flow.argument.get(group)
         return None if number is None else self._arguments[number]
 
     def maker_in(self, index: int, group: int) -> Instruction:
-        """The operation that makes the data of a group: of a fusion the one behind its root, or an earlier one."""
+        """Return the operation that makes a group's data; for a fusion, the operation at its root or an earlier one."""
         instruction = self._program.instructions[index]
         number = self._groups.of_instruction(instruction).index(group)
         return self._program.instructions[self._operation(index, instruction.first_position + number)]
 
     def phase_of(self, instruction: Instruction) -> Phase:
-        """The phase of what an instruction makes."""
+        """Return the phase of an instruction's result."""
         if not instruction.shape.leaves:
             return Phase.NONE
         return self._flow.phase(self._groups.of(instruction.first_position))
 
     def module_of(self, instruction: Instruction) -> str:
-        """The module of what an instruction makes; empty where it belongs to none."""
+        """Return the module of an instruction's result; empty if it has none."""
         if not instruction.shape.leaves:
             return ""
         return self._module_flow.of(self._groups.of(instruction.first_position), instruction)
 
     def module_of_scope(self, op_name: str) -> str:
-        """The module with parameters that the scopes of an op name tell; empty where they tell none."""
+        """Return the module with parameters that the scopes of an op name show; empty if they show none."""
         return self._module_flow.of_scope(op_name)
 
     def groups_read_by(self, instruction: Instruction) -> Iterator[int]:
-        """The groups of the operands of an instruction."""
+        """Yield the groups of an instruction's operands."""
         for operand in instruction.operands:
             yield from self._groups.of_instruction(self._program.instructions[operand])
 
     def groups_of(self, instruction: Instruction) -> tuple[int, ...]:
-        """The groups of the leaves of an instruction's result."""
+        """Return the groups of the leaves of an instruction's result."""
         return self._groups.of_instruction(instruction)
 
     def group_of(self, buffer: LogicalBuffer) -> int | None:
-        """The group of what a logical buffer holds; None where it is no array."""
+        """Return the group of a logical buffer; None if it does not hold an array."""
         position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)
         return None if position is None else self._groups.of(position)
 
     def of_buffer(self, buffer: LogicalBuffer, *, dies_in_forward: bool = False) -> Value:
-        """The value that a logical buffer holds."""
+        """Return the value that a logical buffer holds."""
         allocation = self._table.allocations[buffer.allocation]
         instruction = self._program.instructions[buffer.instruction]
         position = position_of(instruction, buffer.shape_index)
@@ -199,13 +199,13 @@ class Values:
         )
 
     def of_allocation(self, allocation: Allocation) -> Value:
-        """The value that stands for a whole allocation: an argument, a result or a constant.
+        """Return the value that represents a whole allocation: an argument, a result or a constant.
 
-        Several values can take turns in one allocation. The argument stands for its memory and the result for its own;
-        elsewhere the largest value does, and of equals the last.
+        Several values can share one allocation, one after another. An argument or a result represents its own memory;
+        otherwise the largest value does, and ties go to the last.
 
         Raises:
-            InternalError: there is nothing in it.
+            InternalError: the allocation holds no value.
         """
         buffers = [self._table.logical_buffers[buffer_id] for buffer_id in allocation.logical_buffers]
         if not buffers:
@@ -221,11 +221,11 @@ class Values:
         return self.group_of(buffer) in self._results
 
     def _operation(self, index: int, position: int) -> int:
-        """The instruction that makes the data at a position, with an op name where there is one to be had.
+        """Return the instruction that makes the data at a position, with an op name if possible.
 
-        Candidates in order: the definer behind the fusion's root or an argument that was copied, then any other definer
-        of the group (an accumulator is defined by an unnamed broadcast before the loop and by a named addition in it),
-        then the operation that it is made for, then the instruction itself.
+        Candidates in order: the definer at the fusion's root or an argument that was copied, then any other definer of
+        the group (an accumulator is defined by an unnamed broadcast before the loop and by a named addition in it),
+        then the operation that reads it, then the instruction itself.
         """
         for source in self._sources(index, position):
             instruction = self._program.instructions[source]
@@ -239,9 +239,9 @@ class Values:
         return index if reader is None else reader
 
     def _named_reader(self, group: int) -> int | None:
-        """The nearest operation with an op name that a value is made for.
+        """Return the nearest operation with an op name that needs a value.
 
-        The compiler expands operations (`ragged_dot`, the gradient of pooling) into several, and names the last.
+        The compiler expands operations (`ragged_dot`, the gradient of pooling) into several, and names only the last.
         """
         if group in self._flow.argument:
             return None
@@ -263,9 +263,9 @@ class Values:
         return other
 
     def _moved(self, index: int) -> int:
-        """What a loop stacks up is named after the operation that makes it, not the one that puts it into the stack.
+        """Return the operation that makes a piece of a loop's stack, instead of the one that writes it to the stack.
 
-        Between the two lie copies and conversions that the compiler has inserted and left unnamed.
+        Unnamed copies and conversions that the compiler inserted can lie between the two.
         """
         instruction = self._program.instructions[index]
         if instruction.opcode != "dynamic-update-slice":
@@ -274,9 +274,9 @@ class Values:
         return index if maker is None else maker
 
     def _named_maker(self, position: int) -> int | None:
-        """The last instruction with an op name that makes the data of a position's group.
+        """Return the last instruction with an op name that makes the data of a position's group.
 
-        Where none has one, the makers of what it is a copy or a conversion of are asked, or of what was sent.
+        If there is none, look at the makers of the value that was copied, converted or sent.
         """
         seen = set()
         while (group := self._groups.of(position)) not in seen:
@@ -297,7 +297,7 @@ class Values:
         return None
 
     def _sources(self, index: int, position: int) -> Iterator[int]:
-        """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""
+        """Yield the instruction and its sources, through a fusion's root and instructions that only pass data on."""
         program = self._program
         while True:
             instruction = program.instructions[index]

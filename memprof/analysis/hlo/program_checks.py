@@ -1,9 +1,9 @@
-"""Whether a program and its buffer assignment hold together, asked once, so that what lies behind can rely on it.
+"""Consistency checks of a program and its buffer assignment. They run once, so the analysis can rely on them.
 
-A capture can come from anywhere. Its program refers from place to place by number: operands, called computations,
-tuple elements, buffers, allocations. Each number is checked here against what there is; sizes and shapes against what
-can be. What the analysis itself finds out while it follows the program (a loop whose body has another shape, a heap
-trace that frees what is not live) it says itself.
+A capture can come from anywhere. Its program uses numbers as references: operands, called computations, tuple
+elements, buffers, allocations. This module checks that each number refers to something that exists, and that sizes and
+shapes are possible. The analysis itself reports errors that it finds while it follows the program (a loop whose body
+has another shape, a heap trace that frees a buffer that is not live).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from memprof.untrusted import MAX_BYTES
 
 _MAX_DIMENSIONS = 64
 _MAX_TILE = 1 << 20  # in one dimension
-# A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
+# A logical buffer: its number, its size in bytes, the number of its instruction, and the element of that instruction.
 Buffer = tuple[int, int, int, tuple[int, ...]]
-# Where one lies: its number, its offset in the allocation, and the size that it has there.
+# The place of a buffer: its number, its offset in the allocation, and its size there.
 Place = tuple[int, int, int]
 
-# What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
-# them are followed to the data that they hold.
+# Assumptions of the analysis about instructions, by opcode: the minimum number of operands, and the operands whose data
+# it reads.
 _NUM_OPERANDS = {
     "get-tuple-element": 1, "bitcast": 1, "optimization-barrier": 1, "add-dependency": 1, "domain": 1,
     "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
@@ -40,7 +40,7 @@ _OPERANDS_WITH_DATA = {
     "broadcast": (0,),
 }  # fmt: skip
 _NUM_CALLED = {"while": 2, "fusion": 1, "call": 1, "async-start": 1}
-# The element of the first operand, or of the result, that is taken out.
+# The element that is extracted from the first operand or from the result.
 _ELEMENT_OF_OPERAND = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1}
 _ELEMENT_OF_RESULT = {"copy-start": 1, "async-start": 1}
 
@@ -49,7 +49,7 @@ def check_program(program: Program) -> None:
     """Check a decoded program.
 
     Raises:
-        InternalError: it does not hold together; the message says where.
+        InternalError: it is inconsistent; the message says where.
     """
     owner = [-1] * len(program.instructions)
     for number, computation in enumerate(program.computations):
@@ -59,7 +59,7 @@ def check_program(program: Program) -> None:
             owner[index] = number
     _require(-1 not in owner, "its schedule leaves instructions out")
     for number, computation in enumerate(program.computations):
-        if computation.first_alike == number:  # what is like it holds together as it does
+        if computation.first_alike == number:  # its copies are consistent if it is
             _check_computation(program, computation, number, owner)
     _check_calls(program)
 
@@ -68,7 +68,7 @@ def check_shape(element_bytes: int, dimensions: Sequence[int]) -> None:
     """Check the dimensions of one array.
 
     Raises:
-        InternalError: there are too many, or an array of that shape cannot be.
+        InternalError: there are too many, or no array can have this shape.
     """
     if dimensions:
         possible = len(dimensions) <= _MAX_DIMENSIONS and min(dimensions) >= 0
@@ -79,10 +79,10 @@ def check_layout(dimensions: Sequence[int], order: Sequence[int], tiles: Tiles) 
     """Check the tiles of one array.
 
     Args:
-        order: of its dimensions, where it has tiles.
+        order: the order of its dimensions, if it has tiles.
 
     Raises:
-        InternalError: they are no tiles of such an array.
+        InternalError: such an array cannot have these tiles.
     """
     if tiles:
         is_order = sorted(order) == list(range(len(dimensions)))
@@ -92,10 +92,10 @@ def check_layout(dimensions: Sequence[int], order: Sequence[int], tiles: Tiles) 
 
 
 def check_unique(what: str, ids: Sequence[int]) -> None:
-    """Check that numbers by which things are referred to are all different.
+    """Check that numbers used as references are unique.
 
     Raises:
-        InternalError: two are the same.
+        InternalError: two numbers are equal.
     """
     _require(len(set(ids)) == len(ids), f"two of its {what} have the same number")
 
@@ -103,15 +103,15 @@ def check_unique(what: str, ids: Sequence[int]) -> None:
 def check_assignment(
     allocations: Iterable[Any], places: Iterable[Iterable[Place]], buffers: Sequence[Buffer], program: Program
 ) -> None:
-    """Check `proto.buffer_assignment`: where the values of a program lie.
+    """Check `proto.buffer_assignment`, which places the values of a program in memory.
 
     Args:
         allocations: its allocations.
-        places: what lies in each of them.
+        places: the buffers in each allocation.
         buffers: its logical buffers.
 
     Raises:
-        InternalError: it does not hold together; the message says where.
+        InternalError: it is inconsistent; the message says where.
     """
     check_unique("logical buffers", [number for number, *_ in buffers])
     parameters = {program.instructions[index].parameter_number: index for index in program.entry.parameters}
@@ -142,7 +142,7 @@ def check_assignment(
 
 
 def check_sizes(program: Program, buffers: Iterable[tuple[int, tuple[int, ...], int]]) -> None:
-    """Check that each buffer is as large as its array, on a platform that does not pad arrays.
+    """Check that each buffer has the size of its array, on a platform that does not pad arrays.
 
     Args:
         buffers: the instruction, the shape index and the size in bytes of each logical buffer.
@@ -157,9 +157,9 @@ def check_sizes(program: Program, buffers: Iterable[tuple[int, tuple[int, ...], 
         if sizes is None:
             sizes = {leaf.shape_index: (leaf.size_bytes, prod(leaf.dimensions)) for leaf in shape.leaves}
             sizes_of[id(shape)] = sizes
-        # A tuple has a table of pointers and no leaf; a token has no bytes.
+        # A tuple has a pointer table and no leaf; a token has no bytes.
         array_bytes, num_elements = sizes.get(shape_index, (0, 0))
-        is_unpacked = array_bytes < num_elements == size_bytes  # XLA packs elements below a byte, or does not
+        is_unpacked = array_bytes < num_elements == size_bytes  # XLA may or may not pack elements below a byte
         if array_bytes and size_bytes != array_bytes and not is_unpacked:
             name = program.instructions[index].name
             raise _broken(f"{name} has {array_bytes:,} bytes by its shape, but {size_bytes:,} by its buffer")
@@ -169,7 +169,7 @@ def _check_buffer(
     buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, set[tuple[int, ...]]]
 ) -> None:
     number, size_bytes, instruction_id, place = buffer
-    # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
+    # Reports show the size of the buffer, but the verdict uses the size of its place, so the two must be equal.
     if size_bytes != placed_bytes:
         raise _broken(f"logical buffer {number} has another size than its place")
     if instruction_id not in program.index_of_id:
@@ -180,7 +180,7 @@ def _check_buffer(
     if index not in elements:
         shape = program.instructions[index].shape
         inside = {leaf.shape_index[:depth] for leaf in shape.leaves for depth in range(1, len(leaf.shape_index) + 1)}
-        # An element that is an empty tuple has a table of pointers, too.
+        # An element that is an empty tuple has a pointer table too.
         elements[index] = inside | {(number,) for number in range(len(shape.child_starts or ()) - 1)}
     if place not in elements[index]:
         raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
@@ -241,7 +241,7 @@ def _check_contraction(dot: Instruction, left: Instruction) -> None:
 
 
 def _check_calls(program: Program) -> None:
-    """No computation may call itself, however many calls lie between."""
+    """Check that no computation calls itself, directly or through others."""
     instructions = program.instructions
     called: list[list[int]] = []
     for number, computation in enumerate(program.computations):
@@ -273,5 +273,5 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _broken(how: str) -> InternalError:
-    """Where something is looked at ten thousand times, making the sentence each time takes longer than the look."""
+    """Make the error. Callers in hot loops make it only on failure, because its message costs more than the check."""
     return InternalError(f"the compiled program does not hold together: {how}")

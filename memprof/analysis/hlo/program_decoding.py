@@ -1,4 +1,4 @@
-"""From XLA's `HloModuleProto` to a `Program`: everything that it refers to is there, and its texts may be shown."""
+"""Decode XLA's `HloModuleProto` to a `Program` whose references all exist and whose texts are safe to display."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from memprof.untrusted import clean
 _Item = TypeVar("_Item")
 _MAX_ELEMENT_BYTES = 16  # c128
 _WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
-# `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; in jaxlib 0.12 also paths of arguments.
+# `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; jaxlib 0.12 also joins paths of arguments.
 _JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
-_UNTOLD = ("", "", 0, 0)  # the metadata of several instructions is that of none
-# Of these more than names differs between computations that are alike: devices, how often a loop runs, whether they
-# call anything.
+_UNTOLD = ("", "", 0, 0)  # merged metadata of several instructions describe no single one
+# In these, more than names differs between computations that are otherwise equal: devices, the trip count, or whether
+# they call anything.
 _TELL_MORE = frozenset({"while", "custom-call", *COLLECTIVES})
-_MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
+_MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule needs more text
 
 
 def decode_program(proto: Any) -> Program:
-    """Decode `proto.hlo_module`, and check that it holds together.
+    """Decode `proto.hlo_module`, and check that it is consistent.
 
     Args:
-        proto: an `xla.HloProto` as `parse_proto` opens it.
+        proto: an `xla.HloProto` from `parse_proto`.
 
     Raises:
         MemprofError: a computation or a shape in it cannot be read.
-        InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
-            does not hold together otherwise (see `program_checks.py`).
+        InternalError: the module refers to a computation, an instruction or a source file that it does not contain, or
+            is inconsistent otherwise (see `program_checks.py`).
     """
     try:
         program = _decode_module(proto.hlo_module)
@@ -74,7 +74,7 @@ def _decode_module(module: Any) -> Program:
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
-    firsts: list[int] = []  # of the instructions of each computation
+    firsts: list[int] = []  # the first instruction of each computation
     read = _Reader(computation_by_id, index_of_id)
     num_positions = 0
     for number, (computation, alike) in enumerate(zip(parsed, first_alike, strict=True)):
@@ -82,7 +82,7 @@ def _decode_module(module: Any) -> Program:
         firsts.append(first)
         if alike != number:
             original = computations[alike]
-            own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # as the proto lists them
+            own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # in the proto's order
             shift = first - firsts[alike], num_positions - own[0].first_position
             instructions += read.renamed(own, messages, *shift)
             num_positions += own[-1].positions.stop - own[0].first_position
@@ -117,16 +117,16 @@ def _decode_module(module: Any) -> Program:
 def _numbered_instructions(
     serialized: Sequence[bytes], sequences: Mapping[int, Sequence[int]]
 ) -> tuple[list[int], InstructionIds]:
-    """For each computation the number of the first that is like it, and the index of each instruction by its id.
+    """Return, for each computation, the first one that is equal to it, and the index of each instruction by its id.
 
     Args:
         serialized: the computations.
-        sequences: the order in which the instructions of a computation run, by its id; of some.
+        sequences: the execution order of the instructions of some computations, by the computation's id.
     """
     first_alike: list[int] = []
     index_of_id = InstructionIds()
     first_with: dict[BodyKey, int] = {}
-    begins: dict[int, tuple[int, int]] = {}  # of the first of a kind: its first number, and its first index
+    begins: dict[int, tuple[int, int]] = {}  # by the first computation of a kind: its first number and first index
     count, num_bytes = 0, sum(map(len, serialized))
     for number, data in enumerate(serialized):
         body = Body(data)
@@ -147,7 +147,7 @@ def _numbered_instructions(
 
 
 def _count_turns(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
-    """Count the turns of the loops of which XLA has not noted it."""
+    """Find the trip counts of loops for which XLA has not recorded it."""
     uncounted = {i for i, each in enumerate(instructions) if each.opcode == "while" and each.trip_count is None}
     if not uncounted:
         return
@@ -159,11 +159,12 @@ def _count_turns(instructions: list[Instruction], parsed: Sequence[Any], index_o
 
 
 def _give_operands_to_starts(instructions: list[Instruction]) -> None:
-    """Have what runs in the background begin where it takes its operands.
+    """Make each background operation start at the instruction that reads its operands.
 
-    What a TPU gives to its SparseCores is launched by an `async-start` without operands and results, which names the
-    computation; the operands come with the first `async-update`, which has the form of an ordinary `async-start`
-    (libtpu 0.0.42 to 0.0.50). So that one becomes the start, and the launch an instruction that passes nothing on.
+    A TPU launches work on its SparseCores by an `async-start` without operands and results, which names the
+    computation. The operands are those of the first `async-update`, which has the form of an ordinary `async-start`
+    (libtpu 0.0.42 to 0.0.50). So the update becomes the start, and the launch becomes an instruction that passes
+    nothing on.
     """
     for index, update in enumerate(instructions):
         if update.opcode != "async-update" or not update.operands:
@@ -186,7 +187,7 @@ def _give_operands_to_starts(instructions: list[Instruction]) -> None:
 
 
 def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
-    """The parameters of the last computation, by number. Args: first: its first instruction."""
+    """Return the parameters of the last computation, by number. Args: first: its first instruction."""
     parameters: dict[int, int] = {}
     for index in range(first, len(instructions)):
         instruction = instructions[index]
@@ -198,7 +199,7 @@ def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, .
 
 
 def _moved(computation: Computation, name: str, by: int) -> Computation:
-    """A computation that is like another one. Args: by: how many instructions lie between the two."""
+    """Return a copy of an equal computation. Args: by: the number of instructions between the two."""
     return Computation(
         name=name,
         instructions=tuple([index + by for index in computation.instructions]),
@@ -209,7 +210,7 @@ def _moved(computation: Computation, name: str, by: int) -> Computation:
 
 
 class _Reader:
-    """Makes instructions of messages; what many have in common is read once."""
+    """Makes instructions from messages; reads shared parts once."""
 
     def __init__(self, computation_by_id: Mapping[int, int], index_of_id: InstructionIds) -> None:
         self._computation_by_id = computation_by_id
@@ -217,8 +218,8 @@ class _Reader:
         self._shapes: dict[bytes, Shape] = {}
 
     def instruction(self, message: Any, first_position: int) -> Instruction:
-        # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
-        # gone through (protobuf 7).
+        # Each read of a field makes a Python object, and slicing a repeated field is faster than iterating over it
+        # (protobuf 7).
         opcode = _repeated_text(message.opcode)
         called = message.called_computation_ids
         operands = tuple([self._index_of_id[operand] for operand in message.operand_ids[:]])
@@ -247,11 +248,11 @@ class _Reader:
     def renamed(
         self, originals: Sequence[Instruction], messages: Iterable[Any], by_index: int, by_position: int
     ) -> Iterator[Instruction]:
-        """The instructions of a computation that is like another one.
+        """Yield the instructions of a computation that is equal to an earlier one.
 
         Args:
-            originals: those of the other one.
-            by_index, by_position: how many instructions and how many positions lie between the two.
+            originals: the instructions of the earlier computation.
+            by_index, by_position: the number of instructions and of positions between the two.
         """
         for original, message in zip(originals, messages, strict=True):
             name, operands, called = message.name, original.operands, original.called
@@ -287,7 +288,7 @@ class _Reader:
 
 
 def _told(metadata: Any) -> tuple[str, str, int, int]:
-    """Where an instruction comes from: its op name, and its stack frame or else file and line."""
+    """Return the origin of an instruction: its op name, and its stack frame or else file and line."""
     joined = metadata.op_name
     op_name = _op_name(joined)
     if joined and not op_name:
@@ -300,7 +301,7 @@ def _told(metadata: Any) -> tuple[str, str, int, int]:
 
 
 def _trip_count(backend_config: bytes) -> int | None:
-    """XLA notes what it found out of a loop in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
+    """Read the trip count that XLA records in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
     match = re.search(rb'"known_trip_count":\{"n":"(\d{1,18})"', backend_config)
     return int(match.group(1)) if match else None
 
@@ -326,7 +327,7 @@ def _shape(message: Any) -> Shape:
 def _array_shape(
     element_type: int, dimensions: tuple[int, ...], memory_space: int, order: tuple[int, ...], tiles: Tiles
 ) -> Shape:
-    """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
+    """Decode an array shape, cached because programs repeat a few shapes. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
     check_layout(dimensions, order, tiles)
     padded = padded_shape(dimensions, order, tiles) if tiles else dimensions
@@ -349,25 +350,25 @@ def _frames(index: Any) -> list[tuple[Frame, int]]:
 
 
 def _numbered(items: list[_Item], number: int) -> _Item:
-    """The item of a number; they count from 1."""
+    """Return an item by its number, counted from 1."""
     if not 0 < number <= len(items):
         raise KeyError(number)
     return items[number - 1]
 
 
 def _text(text: str) -> str:
-    """A name as it may be shown; see `untrusted.clean`."""
+    """Return a name that is safe to display; see `untrusted.clean`."""
     text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
     return text if text.isprintable() else clean(text)
 
 
 @lru_cache(maxsize=1 << 14)
 def _repeated_text(text: str) -> str:
-    """A name that many instructions have: the same object for each, which keeps its hash for whoever looks it up."""
+    """Return a name that many instructions share, as one object, so that its hash is computed once."""
     return _text(text)
 
 
 @lru_cache(maxsize=1 << 14)
 def _op_name(text: str) -> str:
-    """The op name of an instruction; empty where XLA has joined those of collectives that it has combined."""
+    """Return the op name of an instruction; empty if XLA has joined the names of combined collectives."""
     return "" if _JOINED_NAMES.search(text) else _text(text)

@@ -1,7 +1,7 @@
-"""Program order: where in the schedule things happen.
+"""Program order: positions in the schedule.
 
-A position in program order is the place of an instruction among all that the program runs one after another, with the
-bodies of loops and branches in line. (Instructions inside fusions have no place of their own.)
+A position in program order is an instruction's index in the sequence of all instructions that the program runs, with
+the bodies of loops and branches inlined. Instructions inside fusions have no position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProgramOrder:
     """The instructions that run, in order, and their indices in the program."""
 
     def __init__(self, program: Program, order: tuple[int, ...]) -> None:
-        """Args: order: all instructions, fused ones included, definitions before uses (`aliases.AliasSets.order`)."""
+        """Args: order: all instructions, including fused ones, definitions before uses (`aliases.AliasSets.order`)."""
         instructions, computations = program.instructions, program.computations
         fused: set[int] = set()
         for index in order:
@@ -35,10 +35,10 @@ class ProgramOrder:
         return len(self.instructions)
 
     def event_positions(self, trace: HeapTrace) -> tuple[int, ...]:
-        """The position of each event of a trace, and of its end.
+        """Return the position of each event of a trace, and of its end.
 
-        XLA writes the defining instruction into every event, also into FREE. So an ALLOC or SHARE_WITH tells where the
-        program stands, and a FREE happens where it stood last.
+        XLA writes the defining instruction into every event, even into FREE. So an ALLOC or SHARE_WITH shows the
+        current position of the program, and a FREE happens at the last known position.
         """
         positions = []
         current = 0
@@ -49,9 +49,9 @@ class ProgramOrder:
         return (*positions, max(self.length - 1, 0))
 
     def last_positions(self, trace: HeapTrace) -> tuple[int, ...]:
-        """For each event of a trace, and its end: the last position at which what it ends can still be read.
+        """Return, for each event of a trace and its end, the last position at which the freed value can still be read.
 
-        A death is written before the next birth, wherever in between it was read last.
+        A trace lists a FREE just before the next ALLOC, even if the last read was earlier.
         """
         positions = list(self.event_positions(trace))
         following = self.length
@@ -63,12 +63,12 @@ class ProgramOrder:
         return tuple(positions)
 
     def num_before(self, phases: frozenset[Phase], phase_of: Callable[[Instruction], Phase]) -> tuple[int, ...]:
-        """For each position, and for the end: how many instructions before it are at work in one of some phases."""
+        """Return, for each position and the end, the number of working instructions of the phases before it."""
         works = (i.opcode not in _NO_WORK and phase_of(i) in phases for i in self.instructions)
         return (0, *accumulate(works))
 
     def phase_spans(self, phase_of: Callable[[Instruction], Phase]) -> tuple[PhaseSpan, ...]:
-        """Consecutive spans that cover the schedule. What has no phase belongs to the span that it stands in."""
+        """Return consecutive spans that cover the schedule; an instruction without a phase joins the span around it."""
         spans: list[PhaseSpan] = []
         for place, instruction in enumerate(self.instructions):
             if instruction.opcode in _NO_WORK:
@@ -84,7 +84,7 @@ class ProgramOrder:
         return tuple(spans)
 
     def module_spans(self, module_of: Callable[[Instruction], str]) -> tuple[ModuleSpan, ...]:
-        """Stretches of the schedule in which one module is at work. What belongs to none lies in no span."""
+        """Return the spans of the schedule in which one module runs; instructions without a module are in no span."""
         spans: list[ModuleSpan] = []
         current, start, end = "", 0, 0
         for place, instruction in enumerate(self.instructions):

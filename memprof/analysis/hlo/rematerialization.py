@@ -1,7 +1,7 @@
-"""The names of values that XLA recomputes on its own, to stay below a limit of memory.
+"""The names of values that XLA recomputes by itself to stay below a memory limit.
 
-XLA's pass HloRematerialization clones an instruction whose result would be live for long. The clone is called
-`NAME.remat`, `NAME.remat2`, ...; a value restored from a compressed copy is called `NAME.remat_uncompressed`
+XLA's pass HloRematerialization clones an instruction whose result would be live for long. The clone is named
+`NAME.remat`, `NAME.remat2`, ...; a value restored from a compressed copy is named `NAME.remat_uncompressed`
 (jaxlib 0.10.2 to 0.12). Values that `jax.checkpoint` recomputes have no such names.
 """
 
@@ -16,10 +16,10 @@ _SERIALIZED_NAME = re.compile(_SUFFIX.encode() + rb"\x12")
 
 
 def is_rematerialized(name: str) -> bool:
-    """Whether an instruction of that name is a clone that XLA has made to save memory."""
+    """Whether an instruction with this name is a clone that XLA has made to save memory."""
     return _NAME.search(name) is not None
 
 
 def may_be_rematerialized(hlo_proto: bytes) -> bool:
-    """Whether a serialized `xla.HloProto` seems to have such clones. Reads bytes alone, in milliseconds."""
+    """Whether a serialized `xla.HloProto` seems to contain such clones. Searches the bytes only, in milliseconds."""
     return _SERIALIZED_NAME.search(hlo_proto) is not None

@@ -1,13 +1,14 @@
-"""Computations that are equal but for their names: most of a program.
+"""Computations that are equal except for their names, which are most of a program.
 
-A layer of a network is compiled as often as it occurs, and so is each update of a parameter: the 4,822 fusions of 96
-layers have 76 different bodies. What else differs are names, op names and numbers. So each body is decoded and checked
-once; of the others only their names are read.
+A layer of a network is compiled once per occurrence, and so is each update of a parameter: the 4,822 fusions of 96
+layers have 76 distinct bodies. The rest differ only in names, op names and numbers. So each distinct body is decoded
+and checked once; only the names of its copies are read.
 
-Protobuf compares them, at its own speed: a computation is read by declarations that lack what may differ, and written
-again. Numbers are the hard part. XLA numbers an instruction by its computation in the upper 32 bits and its place in
-the lower ones (jaxlib 0.10.2 to 0.12). Protobuf writes seven bits to a byte, the lowest first: so in each number of a
-computation the same bytes follow the fourth, and without them the numbers of two computations can be compared.
+Protobuf does the comparison at its own speed: a computation is parsed with declarations that omit the fields that may
+differ, and serialized again. Numbers are the hard part. XLA's number of an instruction has the computation in the upper
+32 bits and the place in the lower ones (jaxlib 0.10.2 to 0.12). Protobuf writes seven bits per byte, lowest first. So
+in all numbers of one computation, the bytes after the fourth are equal. Without these bytes, the numbers of two
+computations can be compared.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import dataclass, field
 
 from memprof.analysis.hlo.hlo_proto import parse_body
 
-_BITS_OF_PLACE = 32  # in the number of an instruction; those of the computation stand above
+_BITS_OF_PLACE = 32  # the lower bits of an instruction's number; the upper bits are the computation's
 _PLACE = (1 << _BITS_OF_PLACE) - 1
-_PLACE_BYTES = 4  # of a number as protobuf writes it: 28 bits
+_PLACE_BYTES = 4  # bytes of a number in protobuf's encoding, which hold 28 bits
 
 BodyKey = tuple[bytes, bytes, tuple[int, ...]]
 
@@ -32,14 +33,14 @@ class Body:
     """
 
     def __init__(self, serialized: bytes) -> None:
-        """Args: serialized: an `xla.HloComputationProto`. Raises: MemprofError: it cannot be read."""
+        """Args: serialized: an `xla.HloComputationProto`. Raises: MemprofError: it cannot be parsed."""
         self._body, self._numbers = parse_body(serialized)
         self.id: int = self._body.id
         self._body.ClearField("id")
 
     @property
     def ids(self) -> list[int]:
-        """The numbers of its instructions, as they are listed."""
+        """The numbers of its instructions, in the proto's order."""
         return [each.id for each in self._numbers.instructions]
 
     @property
@@ -52,27 +53,27 @@ class Body:
 
     @property
     def first_number(self) -> int:
-        """The number that an instruction at place 0 would have."""
+        """The number of an instruction at place 0."""
         number: int = self._numbers.instructions[0].id
         return number >> _BITS_OF_PLACE << _BITS_OF_PLACE
 
     def key(self, order: Iterable[int]) -> BodyKey | None:
-        """What it has in common with those that are equal but for names, numbers, and which computations they call.
+        """Return a key that is equal for computations that differ only in names, numbers and called computations.
 
         Args:
-            order: the numbers of its instructions in the order in which they run, where the program tells.
+            order: the numbers of its instructions in execution order, if the program gives it.
 
         Returns:
-            The same for both; None where it cannot be told.
+            The key; None if the computation cannot be compared.
         """
         if not self.num_instructions:
             return None
         base = self.first_number
-        if base < 0:  # XLA has no such number; a damaged file can
+        if base < 0:  # only a damaged file has such a number
             return None
         upper = _upper_bytes(base)
-        # All bytes of a number but its last have their highest bit set. So two or more bytes of which only the last has
-        # not are the end of a number; a single one could be anything.
+        # All bytes of a number except the last have their highest bit set. So two or more bytes, with this bit clear
+        # only in the last, are the end of a number. A single byte could be anything.
         if len(upper) < 2:
             return None
         self._body.DiscardUnknownFields()
@@ -85,11 +86,11 @@ class Body:
 class InstructionIds:
     """The index of each instruction by its number in the proto.
 
-    Those of a computation that is like another one are found by their places in the other one.
+    If a computation is equal to an earlier one, its instructions are found by their places in the earlier one.
     """
 
     _indices: dict[int, int] = field(default_factory=dict)
-    # By the upper half of their numbers: the first number of the other one, and how many indices lie between the two.
+    # By the upper half of their numbers: the first number of the earlier one, and the distance of the two in indices.
     _alike: dict[int, tuple[int, int]] = field(default_factory=dict)
     _num_added: int = 0
     _num_alike: int = 0
@@ -100,11 +101,11 @@ class InstructionIds:
         self._num_added += len(ids)
 
     def add_alike(self, first: int, other: int, shift: int) -> None:
-        """Add those of a computation that is like another one.
+        """Add the instructions of a computation that is equal to an earlier one.
 
         Args:
-            first, other: the first number of each (see `Body.first_number`).
-            shift: how many indices lie between the two.
+            first, other: the first number of this and of the earlier one (see `Body.first_number`).
+            shift: the distance of the two in indices.
         """
         self._alike[first >> _BITS_OF_PLACE] = other, shift
         self._num_alike += 1
@@ -133,7 +134,7 @@ class InstructionIds:
 
 
 def _upper_bytes(number: int) -> bytes:
-    """The bytes after the fourth of a number as protobuf writes it."""
+    """Return the bytes after the fourth of a number in protobuf's encoding."""
     rest = number >> 7 * _PLACE_BYTES
     written = bytearray()
     while rest > 0x7F:

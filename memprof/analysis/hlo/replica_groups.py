@@ -1,8 +1,8 @@
-"""Which devices a collective connects, as XLA writes it down, and along which axes of the mesh they lie.
+"""The devices that a collective connects, in XLA's encodings, and the axes of the mesh between them.
 
-XLA numbers the devices of a program in the order of the mesh that JAX has given it: the last axis varies fastest,
-wherever the devices themselves are. A collective names groups of these numbers: as lists, as an array of all numbers
-that is reshaped and transposed, or as axes of a mesh of XLA's own; a permute names pairs of source and target
+XLA numbers the devices of a program in the order of the mesh from JAX: the last axis varies fastest, regardless of the
+physical devices. A collective names groups of these numbers in one of three forms: lists, a reshaped and transposed
+array of all numbers, or axes of a mesh that XLA defines. A permute names pairs of source and target
 (xla/hlo/ir/replica_group.h; jaxlib 0.10.2 to 0.12).
 """
 
@@ -20,14 +20,14 @@ from memprof.analysis.hlo.hlo_proto import CollectiveDevices
 from memprof.errors import InternalError
 
 Groups = tuple[tuple[int, ...], ...]
-_MAX_DEVICES = 1 << 20  # of one program; what says more was made to fill memory
+_MAX_DEVICES = 1 << 20  # per program; a file with more was made to exhaust memory
 
 
 def device_groups(message: Any) -> Groups:
-    """The groups of a collective instruction, or the pairs of a permute; empty: one group of all devices.
+    """Return the groups of a collective, or the pairs of a permute; empty means one group of all devices.
 
     Raises:
-        InternalError: they do not hold together.
+        InternalError: they are inconsistent.
     """
     return _decoded(
         tuple(message.replica_groups),
@@ -39,10 +39,10 @@ def device_groups(message: Any) -> Groups:
 
 
 def axes_of_groups(groups: Groups, axes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The axes of a mesh along which the devices of each group lie, in the mesh's order.
+    """Return the mesh axes along which the devices of each group vary, in the mesh's order.
 
-    A group may hold a part of the devices along these axes (see `part_of_axes`), but each as many, and the groups
-    together all devices; None: they do not. Empty: each device is a group of its own.
+    A group may hold only a part of the devices along these axes (see `part_of_axes`), but all groups must have the same
+    size and together cover all devices; otherwise the result is None. It is empty if each device is a separate group.
 
     Args:
         axes: the size of each axis by its name, in the mesh's order.
@@ -51,16 +51,16 @@ def axes_of_groups(groups: Groups, axes: Mapping[str, int]) -> tuple[str, ...] |
 
 
 def part_of_axes(groups: Groups, axes: Mapping[str, int], along: Iterable[str]) -> int | None:
-    """How many of the devices along some axes a group holds; None: all of them.
+    """Return the number of devices in a group if it is only a part of those along some axes; None if it is all.
 
-    XLA divides an axis where an array of fewer pieces than that is divided over it, or is given another shape.
+    XLA splits an axis if an array with fewer pieces is sharded over it, or if a sharded array is reshaped.
     """
     size = len(groups[0]) if groups else None
     return None if size == prod(axes[axis] for axis in along) else size
 
 
 def axes_of_pairs(pairs: Groups, axes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The axes along which source and target of pairs differ, in the mesh's order; None: it has no such devices."""
+    """Return the axes along which source and target differ, in the mesh's order; None if the mesh lacks a device."""
     if not _are_devices(pairs, prod(axes.values())):
         return None
     places = [(_place(source, axes.values()), _place(target, axes.values())) for source, target in pairs]
@@ -84,12 +84,12 @@ def _axes_of_groups(groups: Groups, axes: tuple[tuple[str, int], ...]) -> tuple[
 
 
 def _varying(places: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The axes along which places differ."""
+    """Return the axes along which places differ."""
     return tuple(number for number, of_axis in enumerate(zip(*places, strict=True)) if len(set(of_axis)) > 1)
 
 
 def _place(number: int, sizes: Any) -> tuple[int, ...]:
-    """Where a device is on each axis."""
+    """Return the coordinates of a device on the mesh."""
     place = []
     for size in reversed(tuple(sizes)):
         number, on_axis = divmod(number, size)
@@ -129,13 +129,13 @@ def _of_iota(message: Any) -> Groups:
 
 
 def _iota(message: Any) -> list[int]:
-    """All device numbers, reshaped and transposed."""
+    """Return all device numbers, reshaped and transposed."""
     sizes, order = tuple(message.reshape_dims), tuple(message.transpose_perm)
     return _transposed(_sized(sizes), sizes, order or tuple(range(len(sizes))))
 
 
 def _of_mesh(message: Any) -> Groups:
-    """An axis can be taken in part: it is then cut where the parts begin and end, as its devices are numbered."""
+    """Decode groups given as axes of a mesh. An axis used in part is split at the ends of its parts."""
     cuts = [{1, axis.size} for axis in message.mesh.axes]
     taken = []
     for each in message.axes:
@@ -165,14 +165,14 @@ def _of_mesh(message: Any) -> Groups:
 
 
 def _sized(sizes: Sequence[int]) -> Sequence[int]:
-    """All device numbers in order."""
+    """Return all device numbers in order."""
     if min(sizes, default=1) < 1 or prod(sizes) > _MAX_DEVICES:
         raise _broken()
     return range(prod(sizes))
 
 
 def _transposed(ids: Sequence[int], sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """An array of that shape with its axes in another order, flat."""
+    """Transpose an array of the given sizes, and return it flat."""
     if sorted(order) != list(range(len(sizes))):
         raise _broken()
     strides = list(accumulate(reversed(sizes), lambda stride, size: stride * size, initial=1))[-2::-1]

@@ -1,10 +1,10 @@
-"""How a TPU stores an array: in tiles, so that each dimension of a tile is filled up.
+"""The storage of arrays on a TPU: in tiles, with each dimension padded to whole tiles.
 
     padded_shape((100, 130), minor_to_major=(1, 0), tiles=((8, 128),))  # (104, 256)
 
-A layout names tiles, the outermost first (`{1,0:T(8,128)(2,1)}`): the first divides the last dimensions of the array,
-in the layout's order, each other one the dimensions of the tile before it. What a dimension lacks to a multiple of the
-tile's is padding. In HBM an array also begins at a multiple of 512 bytes.
+A layout names tiles, outermost first (`{1,0:T(8,128)(2,1)}`). The first tile divides the last dimensions of the array,
+in the layout's order; each further tile divides the dimensions of the tile before it. Each dimension is padded to a
+multiple of the tile's dimension. In HBM an array also begins at a multiple of 512 bytes.
 
 Reference: openxla.org/xla/tiled_layout
 """
@@ -18,11 +18,11 @@ Tiles = tuple[tuple[int, ...], ...]
 
 
 def padded_elements(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles: Tiles) -> int:
-    """How many elements an array has room for.
+    """Return the number of elements of an array with its padding.
 
     Args:
-        dimensions: of the array.
-        minor_to_major: its dimensions in the order in which they are stored, that of neighbours first.
+        dimensions: the dimensions of the array.
+        minor_to_major: the numbers of its dimensions in storage order, the contiguous one first.
         tiles: the dimensions of each tile.
     """
     shape = [dimensions[number] for number in reversed(minor_to_major)]
@@ -35,7 +35,7 @@ def padded_elements(dimensions: Sequence[int], minor_to_major: Sequence[int], ti
 
 
 def padded_shape(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles: Tiles) -> tuple[int, ...]:
-    """The dimensions of an array with their padding up to whole tiles, in the array's own order."""
+    """Return the dimensions of an array padded to whole tiles, in the array's own order."""
     padded = list(dimensions)
     for number, step in zip(minor_to_major, reversed(tiles[0] if tiles else ()), strict=False):
         padded[number] = -(-padded[number] // step) * step
@@ -43,9 +43,9 @@ def padded_shape(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles
 
 
 def layout_text(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles: Tiles) -> str:
-    """A layout as XLA writes it: `{0,1:T(8,128)(2,1)}`; empty of an array without tiles that is stored row by row.
+    """Return a layout in XLA's notation, `{0,1:T(8,128)(2,1)}`; empty for an untiled array in row-major order.
 
-    Without tiles, dimensions of one element may stand anywhere in the order.
+    Without tiles, dimensions of size 1 may have any place in the order.
     """
     of_tiles = "".join(f"({','.join(map(str, tile))})" for tile in tiles)
     if not of_tiles:

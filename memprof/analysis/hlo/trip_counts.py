@@ -1,8 +1,8 @@
-"""How often a loop runs, where XLA does not note it: from the constants that it counts with.
+"""Trip counts of loops for which XLA records none, computed from the constants of the loop counter.
 
-XLA notes the number of turns of a loop for GPUs and CPUs, not for TPUs (libtpu 0.0.42 to 0.0.50). A loop of
-`jax.lax.scan` or `fori_loop` counts an integer up: it begins at a constant, each turn adds a constant, and the loop
-goes on while the integer is less than a constant. Any other loop is left alone.
+XLA records trip counts for GPUs and CPUs, but not for TPUs (libtpu 0.0.42 to 0.0.50). A loop from `jax.lax.scan` or
+`fori_loop` increments an integer: it starts at a constant, each iteration adds a constant, and the loop runs while the
+integer is less than a constant. Other loops get no trip count.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MOST = 10**18
 
 
 def trip_count(loop: Any, around: Any, computations: Mapping[int, Any]) -> int | None:
-    """How often a loop runs its body; None where its constants do not tell.
+    """Return the trip count of a loop; None if its constants do not determine it.
 
     Args:
         loop: a `while`, as an `HloInstructionProto`.
-        around: the computation that it is in.
-        computations: all of the program, by their numbers.
+        around: the computation that contains it.
+        computations: all computations of the program, by their numbers.
     """
     if len(loop.called_computation_ids) != 2 or len(loop.operand_ids) != 1:
         return None
@@ -52,14 +52,14 @@ def _by_id(computation: Any) -> dict[int, Any]:
 
 
 def _element(made: Any, place: int, around: Mapping[int, Any]) -> Any:
-    """The instruction that makes an element of a tuple."""
+    """Return the instruction that makes an element of a tuple."""
     if made is None or made.opcode != "tuple" or not 0 <= place < len(made.operand_ids):
         return None
     return around.get(made.operand_ids[place])
 
 
 def _step(update: Any, place: int, body: Mapping[int, Any]) -> int | None:
-    """What a turn adds to the counter."""
+    """Return the increment of the counter per iteration."""
     update = _original(update, body)
     if update is None or update.opcode != "add" or len(update.operand_ids) != 2:
         return None
@@ -71,7 +71,7 @@ def _step(update: Any, place: int, body: Mapping[int, Any]) -> int | None:
 
 
 def _original(made: Any, around: Mapping[int, Any]) -> Any:
-    """The instruction whose value is only passed on, within one computation."""
+    """Return the source of a value that is only passed on, within one computation."""
     for _ in range(len(around)):
         if made is None or made.opcode not in _PASSES_ON or len(made.operand_ids) != 1:
             break
@@ -80,7 +80,7 @@ def _original(made: Any, around: Mapping[int, Any]) -> Any:
 
 
 def _constant(made: Any, around: Mapping[int, Any]) -> int | None:
-    """The value of an integer constant."""
+    """Return the value of an integer constant."""
     made = _original(made, around)
     if made is None or made.opcode != "constant":
         return None
