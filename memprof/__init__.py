@@ -8,12 +8,12 @@
     profile = memprof.profile(train_step, params, batch, target="h100-80gb")  # arrays or jax.ShapeDtypeStructs
     print(profile)                                # whether it fits, and where its memory goes
     profile.footprint_bytes, profile.by("module")  # the numbers
-    profile.advice                                # what could be done about the peak
+    profile.advice                                # ways to lower the peak
     profile.save("step.memprof")                  # for `memprof show step.memprof`
 
-On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
+On the command line: `memprof run train.py:step_spec --target h100-80gb`; `memprof --help` lists all commands.
 
-See docs/architecture.md for the rooms of the package.
+docs/architecture.md describes the rooms of the package.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memprof.summarizing import summary
     from memprof.workloads.user.train_spec import TrainSpec
 
-# Where each name comes from; imported when it is first asked for, so that `import memprof` is quick.
+# The module that defines each name. It is imported on first access, which keeps `import memprof` quick.
 _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
@@ -71,7 +71,7 @@ _HOMES = {
     "serving": "memprof.api",
     "summary": "memprof.summarizing",
 }
-# IPython asks for this one, with `%load_ext memprof`; nobody else does.
+# Only IPython looks up this name, for `%load_ext memprof`.
 _IPYTHON_HOOK = "load_ipython_extension"
 
 __all__ = [
@@ -106,7 +106,7 @@ __all__ = [
 ]
 
 add_families(facts())
-leave_out_plugin_complaints()  # here, for a user's own line after the import may be the first to start JAX
+leave_out_plugin_complaints()  # at import, because the user's next line may start JAX
 
 
 def __getattr__(name: str) -> Any:

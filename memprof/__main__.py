@@ -1,4 +1,4 @@
-"""`python -m memprof`: the command line, for a Python whose scripts are not on the path."""
+"""`python -m memprof`: the command line, for a Python whose scripts are not on `PATH`."""
 
 from __future__ import annotations
 

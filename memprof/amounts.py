@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them (`40GiB`, `2 GB`, shares of a whole such as `6%`), and as they read them."""
+"""Parse amounts of memory (`40GiB`, `2 GB`) and percentages (`6%`) that users write, and format amounts for them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes that a text means, rounded down: `40GiB`, `1.5 TiB`, `80GB` (decimal), `1024B`.
+    """Parse an amount of memory into bytes, rounded down: `40GiB`, `1.5 TiB`, `80GB` (decimal), `1024B`.
 
     Raises:
-        MemprofError: it is no amount above zero with a unit, or more than any device has.
+        MemprofError: the text is not a positive amount with a unit, or is more than any device has (1024 PiB).
     """
     match = re.fullmatch(rf"{_NUMBER}\s*([A-Za-z]+)", text.strip())
     unit_bytes = _UNITS_BY_LOWER_CASE.get(match.group(2).lower()) if match else None
@@ -42,13 +42,13 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_share(text: str) -> Fraction | None:
-    """The fraction that a percentage means (`6%`, `+2.5%`); None where the text is none."""
+    """Parse a percentage (`6%`, `+2.5%`) into a fraction; None if the text is not a percentage."""
     match = re.fullmatch(rf"\+?{_NUMBER}\s*%", text.strip())
     return Fraction(match.group(1)) / 100 if match else None
 
 
 def format_bytes(size_bytes: int) -> str:
-    """A size in binary units: `0 B`, `1023 B`, `1.50 KiB`, `79.1 GiB`. Exact below 1 KiB."""
+    """Format a size in binary units: `0 B`, `1023 B`, `1.50 KiB`, `79.1 GiB`. Exact below 1 KiB."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     value, unit = scale(float(size_bytes), base=1024, num_units=len(_BYTE_UNITS))
@@ -56,7 +56,17 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[float, int]:
-    """Divide by `base` until the rounded value is below it (or the units run out)."""
+    """Divide a value by `base` until it rounds to less than `base`, at most `num_units - 1` times.
+
+    Args:
+        value: the value to scale.
+        base: the ratio of two neighbouring units, for example 1024.
+        num_units: the number of available units.
+        digits: decimal digits kept in the rounding.
+
+    Returns:
+        The scaled value, and the number of divisions: the index of its unit.
+    """
     unit = 0
     while round(value, digits) >= base and unit < num_units - 1:
         value /= base
@@ -65,7 +75,7 @@ def scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[
 
 
 def three_digits(value: float) -> str:
-    """A number with three significant digits, as far as they are before or just behind the point."""
+    """Format a number with three significant digits but at most two decimals: `0.12`, `1.50`, `79.1`, `1023`."""
     for limit, digits in ((9.995, 2), (99.95, 1)):
         if value < limit:
             return f"{value:.{digits}f}"

@@ -1,9 +1,9 @@
-"""The Python API: what `import memprof` offers.
+"""The Python API, exported by `import memprof`.
 
 profile = memprof.profile(train_step, state, batch, donate_argnums=(0,), target="h100-80gb")
 profile.footprint_bytes, profile.by("category"), profile.buffers[:10]
-print(profile)                              # the report of `memprof run`
-profile.save("step.memprof")                # and memprof.load("step.memprof")
+print(profile)                              # prints the report of `memprof run`
+profile.save("step.memprof")                # memprof.load("step.memprof") reads it
 memprof.compare({"baseline": before, "remat": after})
 """
 
@@ -62,11 +62,11 @@ Key = Literal["category", "module", "source", "dtype", "phase"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One compiled step, and where its bytes are.
+    """One compiled step, and the breakdown of its memory.
 
     Attributes:
-        capture: the compiled program with its buffer assignment, or the trace of a step of PyTorch; what `save` writes.
-        report: every fact about it, as records.
+        capture: the compiled program with its buffer assignment, or the trace of a PyTorch step. `save` writes it.
+        report: all facts about the step, as records.
     """
 
     capture: Capture
@@ -74,52 +74,55 @@ class Profile:
 
     @property
     def footprint_bytes(self) -> int:
-        """What the allocator must hold to run the step: arguments, results, temporaries, constants."""
+        """Bytes that the allocator must hold to run the step: arguments, results, temporaries and constants."""
         return self.report.footprint_bytes
 
     @property
     def live_peak_bytes(self) -> int:
-        """The most bytes that are live at once."""
+        """The largest number of bytes that are live at once."""
         return self.report.live_peak_bytes
 
     @property
     def categories(self) -> Mapping[Category, int]:
-        """Bytes of every category; they add up to the footprint."""
+        """Bytes by category; they add up to the footprint."""
         return self.report.categories
 
     @property
     def buffers(self) -> Sequence[LiveBuffer]:
-        """What is live at the peak, largest first."""
+        """The buffers that are live at the peak, largest first."""
         return self.report.buffers
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits the pool that JAX has on the target; None if the target's memory is not known."""
+        """Whether the step fits JAX's memory pool on the target; None if the target's memory is unknown."""
         return self.report.fits
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it fits, or with which fraction it would; with the size of the pool, and in a sentence."""
+        """Whether the step fits, or the memory fraction with which it would; with the pool size, and as a sentence."""
         return self.report.verdict
 
     @property
     def pressure(self) -> Pressure | None:
-        """What XLA recomputes on its own since the target has too little memory; None if it recomputes nothing."""
+        """The values that XLA itself recomputes because the target has too little memory; None if there are none."""
         return self.report.pressure
 
     @property
     def advice(self) -> AdviceList:
-        """What could be done about the peak: the savings that `memprof.advise` has compiled, then upper bounds."""
+        """Ways to lower the peak: first the savings that `memprof.advise` has compiled, then upper bounds."""
         return AdviceList(self.report, known_advice(self.report))
 
     def by(self, key: Key) -> dict[str, int]:
-        """The footprint in bytes by category, module, source line, dtype or phase, largest first.
+        """Return the footprint by category, module, source line, dtype or phase, in bytes, largest first.
 
-        A module's bytes are those of its own values, without those of the modules in it, so that the sums of all keys
-        are equal. The empty key holds what has none.
+        The bytes of a module exclude its submodules, so every breakdown adds up to the footprint. The empty key holds
+        the bytes that belong to no module, line, dtype or phase.
+
+        Args:
+            key: `category`, `module`, `source`, `dtype` or `phase`.
 
         Raises:
-            MemprofError: there is no such key.
+            MemprofError: the key does not exist.
         """
         sums: Mapping[str, Mapping[Any, int]] = {
             "category": self.report.categories,
@@ -134,24 +137,35 @@ class Profile:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def render(self, format: str = "terminal", *, width: int = 100) -> str | bytes:  # noqa: A002 - as on the command line
-        """The report in a format of `memprof show`: terminal (as plain text), json, html, ...; `png` is bytes.
+        """Render the report in a format of `memprof show`: terminal (plain text), json, html, ...
+
+        Args:
+            format: the name of the format.
+            width: the width of a terminal in columns, from 1 to 1000. Other formats ignore it.
+
+        Returns:
+            The output as text, or as bytes for binary formats such as `png`.
 
         Raises:
-            MemprofError: there is no such format.
+            MemprofError: the format does not exist, or the width is out of range.
         """
         options = RenderOptions(width=_columns(width), advice=known_advice(self.report))
         return format_named(format).render_report(self.report, options)
 
     def to_dict(self) -> dict[str, Any]:
-        """All facts as plain values, with the fields of `--format json` (docs/schema/report.json)."""
+        """Return all facts as plain values, with the fields of `--format json` (docs/schema/report.json)."""
         facts: dict[str, Any] = json.loads(self.render("json"))
         return facts
 
     def to_pandas(self, by: Key | Literal["buffer"] = "buffer") -> DataFrame:
-        """A `pandas.DataFrame`: a row for each buffer that is live at the peak, or the bytes by a key of `by`.
+        """Return a `pandas.DataFrame` of the buffers that are live at the peak, or of the footprint by a key.
+
+        Args:
+            by: `buffer` for one row for each buffer, with the fields of `--format json`; or a key of `Profile.by`, for
+                the columns of the key and `size_bytes`.
 
         Raises:
-            MemprofError: pandas is not installed, or there is no such key.
+            MemprofError: pandas is not installed, or the key does not exist.
         """
         try:
             from pandas import DataFrame
@@ -162,10 +176,17 @@ class Profile:
         return DataFrame(self.to_dict()["buffers"], columns=list(BufferJson.__struct_fields__))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the capture to a file, from which `load` and `memprof show` make the report again.
+        """Write the capture to a file. `memprof.load` and `memprof show` recreate the report from it.
+
+        Args:
+            path: the file to write, for example `step.memprof`.
+            overwrite: whether to replace an existing file.
+
+        Returns:
+            The path of the file.
 
         Raises:
-            MemprofError: the file exists, or cannot be written.
+            MemprofError: the file exists and `overwrite` is False, or it cannot be written.
         """
         if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
         return write_capture(self.capture, _path(path), if_taken=if_taken)
@@ -174,11 +195,11 @@ class Profile:
         return str(self.render())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return html_fragment(self.report)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows in a terminal."""
+        """Print the text that IPython shows in a terminal."""
         del cycle
         printer.text(str(self))
 
@@ -212,25 +233,32 @@ class AdviceList(tuple[Advice, ...]):
         return str(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return document_fragment(advice_document(self.report, self))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several profiles set beside the first one.
+    """Several profiles, compared with the first one.
 
     Attributes:
-        result: rows and effects, as records.
+        result: the rows and the effects, as records.
     """
 
     result: comparisons.ReportComparison
 
     def render(self, format: str = "terminal", *, width: int = 100) -> str | bytes:  # noqa: A002 - as on the command line
-        """The comparison in a format of `memprof compare`: terminal (as plain text), json, html, ...; `png` is bytes.
+        """Render the comparison in a format of `memprof compare`: terminal (plain text), json, html, ...
+
+        Args:
+            format: the name of the format.
+            width: the width of a terminal in columns, from 1 to 1000. Other formats ignore it.
+
+        Returns:
+            The output as text, or as bytes for binary formats such as `png`.
 
         Raises:
-            MemprofError: there is no such format.
+            MemprofError: the format does not exist or shows no comparisons, or the width is out of range.
         """
         return format_named(format).render_comparison(self.result, RenderOptions(width=_columns(width)))
 
@@ -238,27 +266,27 @@ class Comparison:
         return str(self.render())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return comparison_fragment(self.result)
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a server holds, and how many tokens of cache fit.
+    """The memory of a server, and the tokens of cache that fit beside its programs.
 
     Attributes:
-        plan: the same as records.
+        plan: the same facts, as records.
     """
 
     plan: ServingPlan
 
     @property
     def max_tokens(self) -> int | None:
-        """The tokens of cache that fit JAX's memory pool; None if its size is not known."""
+        """The number of cache tokens that fit JAX's memory pool; None if the size of the pool is unknown."""
         return self.plan.max_tokens
 
     def to_json(self) -> dict[str, Any]:
-        """The plan in the schema `memprof.serving/1`."""
+        """Return the plan as plain values, in the schema `memprof.serving/1`."""
         parsed: dict[str, Any] = json.loads(render_object(serving_json(self.plan)))
         return parsed
 
@@ -266,7 +294,7 @@ class Serving:
         return str(lower(serving_document(self.plan), RenderOptions()))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return document_fragment(serving_document(self.plan))
 
 
@@ -284,26 +312,29 @@ def profile(
     pool: float | str | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Compile a step for a device, which need not be there, and say where every byte of its memory goes.
+    """Compile a step for a device, present or absent, and explain every byte of its memory.
 
-    Nothing is run and nothing is allocated on the device: of arrays only shapes and dtypes are used.
+    The step is not run, and no device memory is allocated: only the shapes and dtypes of arrays are used.
 
     Args:
-        step: the function; one that is jitted keeps its own options.
-        args: its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
-        target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`; None: the
-            local accelerator, else an H100 if what it takes to compile for one is installed, else the CPU.
+        step: the function; a jitted function keeps its own options.
+        args: the positional arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+        target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`. None: the
+            local accelerator if there is one; otherwise an H100 if the packages to compile for it are installed;
+            otherwise the CPU.
         donate_argnums, static_argnums: as for `jax.jit`.
-        roles: what arguments are for, by path (`{"state.ema": "other_state"}`), where that cannot be inferred.
-        label: what reports call it; None: the function's name.
-        compiler_options: XLA options for this compile.
-        complete: compile to the end, and hold everything against the compiler's own totals; else XLA's plan is enough.
-        pool: JAX's share of the device's memory to judge by, 0.9 or "90%"; None: as JAX would take here.
-        kwargs: its keyword arguments.
+        roles: the roles of arguments by path, for example `{"state.ema": "other_state"}`, if they cannot be inferred.
+        label: the name of the step in reports; None: the function's name.
+        compiler_options: XLA options for this compile, by name.
+        complete: whether to compile to the end and check all sizes against the compiler's own totals. If False, the
+            compile stops at XLA's memory plan.
+        pool: JAX's share of the device's memory, 0.9 or "90%", for the verdict; None: the share that JAX would use
+            in this environment.
+        kwargs: the keyword arguments of the step.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
-        Exception: whatever the step raises while it is traced.
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that the step raises while it is traced.
     """
     from memprof.sources.jax.tracing.step import StepSpec
 
@@ -325,7 +356,16 @@ def profile(
 def profile_spec(
     spec: StepSpec, *, target: str | Path | None = None, complete: bool = False, pool: float | str | None = None
 ) -> Profile:
-    """Like `profile`, of a step with everything that is known about it."""
+    """Profile a step that a `memprof.StepSpec` describes.
+
+    Args:
+        spec: the step, its arguments and its options.
+        target, complete, pool: as for `profile`.
+
+    Raises:
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that the step raises while it is traced.
+    """
     from memprof.sources.jax.compile import capture_of
     from memprof.sources.jax.hints import hint
     from memprof.sources.jax.targets.mesh import target_of_step
@@ -346,7 +386,7 @@ def profile_spec(
             capture = capture_of(spec, chosen, progress=progress, settings=settings)
             progress("analysing")
             report = analyze(capture, pool=judged_by)
-    except Exception as error:  # the user's own, on its way: a remedy goes with it
+    except Exception as error:  # the user's own error propagates, with a remedy if memprof knows one
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")
         raise
@@ -362,17 +402,17 @@ def advise(
     static_argnums: Sequence[int] | int = (),
     **kwargs: Any,
 ) -> AdviceList:
-    """Compile a step with the changes that would lower its peak: true savings, and the code for each.
+    """Compile a step with changes that may lower its peak, and return the true saving and the code of each.
 
-    The changes are donation, checkpoints around its layers, and options of XLA. The step's files stay as they are. What
-    memprof cannot change itself has an upper bound in place of a saving.
+    The changes are donation, checkpoints around layers, and XLA options. The user's files are not modified. A change
+    that memprof cannot apply itself has an upper bound instead of a saving.
 
     Args:
         step, args, target, donate_argnums, static_argnums, kwargs: as for `profile`.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
-        Exception: whatever the step raises while it is traced.
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that the step raises while it is traced.
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
@@ -395,17 +435,17 @@ def advise(
 def serving(
     spec: ServingSpec, *, target: str | Path | None = None, pool: float | str | None = None, label: str = "server"
 ) -> Serving:
-    """Compile all programs of a server, and say how many tokens of cache fit beside them.
+    """Compile all programs of a server, and compute how many tokens of cache fit beside them.
 
     Args:
-        spec: the programs, and the tokens that their cache holds.
-        target: as of `profile`.
-        pool: JAX's share of the device's memory, as of `profile`.
-        label: what reports call the server.
+        spec: the programs, and the number of tokens that their cache holds.
+        target: as for `profile`.
+        pool: JAX's share of the device's memory, as for `profile`.
+        label: the name of the server in reports.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
-        Exception: whatever a program raises while it is traced.
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that a program raises while it is traced.
     """
     from memprof.studies.serving import serving_plan
     from memprof.workloads.user.serving_spec import ServingSpec
@@ -421,18 +461,18 @@ def serving(
 def profile_torch(
     step: TorchStepSpec | Callable[[], TorchStepSpec], *, target: str | None = None, label: str | None = None
 ) -> Profile:
-    """Trace a training step of PyTorch on shapes alone, and say where every byte of its memory goes.
+    """Trace a PyTorch training step on shapes alone, and explain every byte of its memory.
 
-    No device is needed and nothing is allocated on one. Needs the extra `torch`.
+    It needs no device and allocates no device memory. It requires the extra `torch`.
 
     Args:
-        step: a function that makes the step; it is called under fake tensors, so its model takes no memory. Or a step
-            whose model exists, of which shapes and dtypes are used.
-        target: a GPU of `memprof list targets`, or `cpu`; None: an H100. It decides whether the step fits.
-        label: what reports call it; None: the step's own label.
+        step: a function that returns the step; it is called under fake tensors, so its model takes no memory. Or a
+            step whose model exists; only shapes and dtypes are used.
+        target: a GPU of `memprof list targets`, or `cpu`; None: an H100. The verdict is about this device.
+        label: the name of the step in reports; None: the step's own label.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
+        MemprofError: an argument is invalid; the message is one sentence.
         WorkloadError: the step fails while it is traced.
     """
     from memprof.sources.torch.step_spec import TorchStepSpec
@@ -454,13 +494,14 @@ def profile_torch(
 
 
 def load(path: str | Path, *, pool: float | str | None = None) -> Profile:
-    """Read a capture that `Profile.save` or `memprof run` wrote. Needs no JAX.
+    """Read a capture that `Profile.save` or `memprof run` wrote. It needs no JAX.
 
     Args:
-        pool: JAX's share of the device's memory to judge by, as of `profile`.
+        path: the file of the capture.
+        pool: JAX's share of the device's memory for the verdict, as for `profile`.
 
     Raises:
-        MemprofError: there is no such file, or it is no capture.
+        MemprofError: the file does not exist, or is not a capture.
     """
     capture = read_capture(_path(path))
     return Profile(capture, analyze(capture, pool=_pool(pool)))
@@ -473,17 +514,18 @@ def fits(
     reserve: float = 0.0,
     pool: float | str | None = None,
 ) -> bool:
-    """Whether a step fits the pool that JAX has: `Profile.verdict` for another memory, another pool, or with a reserve.
+    """Return whether a step fits JAX's memory pool, for another amount of memory, another pool, or with a reserve.
 
     Args:
-        memory: of the whole device, in bytes or as a text such as `40GiB`; None: of the device that the step was
-            compiled for. The footprint is that of this device: another one may need another program, and `profile` with
-            it as a target.
-        reserve: the share of the memory that must stay free in the pool.
-        pool: JAX's share of the device's memory, as of `profile`; None: as the profile was judged.
+        profile: the profile of the step.
+        memory: the memory of the whole device, in bytes or as a text such as `40GiB`; None: the memory of the device
+            that the step was compiled for. The footprint stays that of the compiled program. Another device may need
+            another program: call `memprof.profile` with that target instead.
+        reserve: the share of the memory, in [0, 1), that must stay free in the pool.
+        pool: JAX's share of the device's memory, as for `memprof.profile`; None: the share that the profile used.
 
     Raises:
-        MemprofError: the memory cannot be read, or there is none given and the device has no fixed amount.
+        MemprofError: an argument is invalid, or `memory` is None and the device has no fixed amount of memory.
     """
     if not isinstance(profile, Profile):
         raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
@@ -506,13 +548,13 @@ def fits(
 
 
 def compare(profiles: Mapping[str, Profile]) -> Comparison:
-    """Set profiles side by side.
+    """Compare profiles with the first one, side by side.
 
     Args:
-        profiles: by what their rows are to be called; the first is what the others are compared with.
+        profiles: the profiles, by the names of their rows; the first is the baseline.
 
     Raises:
-        MemprofError: there are none.
+        MemprofError: `profiles` is not a mapping from names to profiles, or it is empty.
     """
     if not isinstance(profiles, Mapping):
         raise MemprofError(
@@ -541,7 +583,7 @@ def _by_module(node: ModuleNode) -> dict[str, int]:
 
 
 def _pool(pool: object) -> PoolSettings | None:
-    """The settings that a share asks for; None if there is none."""
+    """Return the settings for a share of the memory; None if no share is given."""
     if pool is None:
         return None
     if isinstance(pool, bool) or not isinstance(pool, (Real, str)):

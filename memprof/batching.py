@@ -1,6 +1,6 @@
-"""How much can be done at once: two small functions for programs that choose their batch by themselves.
+"""Choose a batch size: `peak` and `largest`, two small functions for programs that pick their batch themselves.
 
-They are meant to last: their names, arguments and results stay as they are.
+Both are stable: their names, arguments and results will not change.
 
     def needed(batch_size):
         batch = jax.ShapeDtypeStruct((batch_size, 1024), "float32")
@@ -40,19 +40,22 @@ def peak(
     static_argnums: Sequence[int] | int = (),
     **kwargs: Any,
 ) -> int:
-    """The device memory that a call takes, in bytes: arguments, results, temporaries and constants, at once.
+    """Return the device memory that a call needs, in bytes: arguments, results, temporaries and constants together.
 
-    It is the footprint of `memprof.profile`. The call is compiled, not run; a second one like it costs the tracing
-    alone (see `memprof cache`). On a mesh it is that of one device.
+    This is the footprint that `memprof.profile` reports; on a mesh, the footprint on one device. The call is compiled,
+    not run. A repeated call is only traced, because its plan is cached (see `memprof cache`).
 
     Args:
-        fn: the function; one that is jitted keeps its own options.
-        args, kwargs: its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+        fn: the function; a jitted function keeps its own options.
+        args, kwargs: the arguments of the call: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         target, donate_argnums, static_argnums: as for `memprof.profile`.
 
+    Returns:
+        The footprint in bytes.
+
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
-        Exception: whatever the function raises while it is traced.
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that the function raises while it is traced.
     """
     compiled = profile(fn, *args, target=target, donate_argnums=donate_argnums, static_argnums=static_argnums, **kwargs)
     return compiled.footprint_bytes
@@ -65,24 +68,27 @@ def largest(
     *args: Any,
     target: str | Path | None = None,
 ) -> int | None:
-    """The largest size that takes no more than the memory; None if not even the smallest one does.
+    """Return the largest size that fits in the memory; None if even the smallest does not fit.
 
-    Without `args`, `fn` says how many bytes a size takes. With them, `memprof.peak` says it of the call that a size
-    makes, and the answer is kept: the same question is answered without a compile.
+    Without `args`, `fn` returns the bytes that a size needs. With `args`, `memprof.peak` measures the call for each
+    size, and the result is cached: the same question compiles nothing.
+
+    A binary search evaluates about log2(n) of n sizes.
 
     Args:
-        fn: from a size to its bytes, which do not shrink as the size grows. With `args`: the function that is called,
-            `fn(size, *args)`; with an axis `fn(*args)`.
-        sizes: in ascending order: `range(1, 1025)`, `[8, 16, 32, 64]`. Of n sizes about log2(n) are asked for. Or an
-            axis that all arrays of `args` have: the sizes are then those up to its length.
-        memory: bytes, or a text such as `75GiB`. Leave some of the device's memory to what is not XLA's.
-        args: arrays or `jax.ShapeDtypeStruct`s, of which only the shapes count.
+        fn: without `args`, a function from a size to bytes, which must not decrease as the size grows. With `args`,
+            the function to compile, called as `fn(size, *args)`, or as `fn(*args)` if `sizes` is an axis.
+        sizes: candidate sizes in ascending order, for example `range(1, 1025)` or `[8, 16, 32, 64]`; or, with `args`,
+            an axis that all arrays have in the same length. Candidates are then all sizes from 1 to that length.
+        memory: the limit in bytes, or a text such as `75GiB`. Reserve some of the device's memory for users other
+            than XLA.
+        args: pytrees of arrays or `jax.ShapeDtypeStruct`s; only shapes and dtypes are used.
         target: as for `memprof.profile`.
 
     Raises:
-        MemprofError: the memory cannot be read, the sizes are no ascending whole numbers, or the arrays do not have
-            that axis in one length.
-        Exception: whatever the function raises while it is traced.
+        MemprofError: `memory` cannot be parsed, `sizes` is not an ascending sequence of whole numbers, or the arrays
+            do not share the axis in one length.
+        Exception: any error that the function raises while it is traced.
     """
     memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if isinstance(sizes, int) and args:
@@ -106,7 +112,7 @@ def _largest(needed: Callable[[int], int], sizes: Sequence[int], memory_bytes: i
 def _largest_call(
     call: Callable[[int], StepSpec], sizes: Sequence[int], memory_bytes: int, target: str | Path | None
 ) -> int | None:
-    """The largest size whose call fits, from the cache where the same was asked before."""
+    """Return the largest size whose call fits, from the cache if the same question was answered before."""
     from memprof.sources.jax.compile import key_of_step
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
@@ -155,10 +161,10 @@ def _along(fn: Callable[..., Any], args: tuple[Any, ...], axis: int, size: int) 
 
 
 def _lengths(args: tuple[Any, ...], axis: int) -> range:
-    """All sizes up to the length of an axis.
+    """Return the sizes from 1 to the length of an axis.
 
     Raises:
-        MemprofError: not all arrays have that axis, in one length.
+        MemprofError: some array lacks the axis, or its lengths differ.
     """
     import jax
 

@@ -1,8 +1,8 @@
 """The errors that memprof raises on purpose.
 
-Each says in one sentence what happened, what was expected and what to try next. Only the command line turns them into
-exit codes; everything else raises. A `MemprofError` never carries a traceback of ours; `WorkloadError` carries the
-user's own.
+Each message says in one sentence what happened, what was expected and what to try next. Only the command line turns
+errors into exit codes; all other code raises them. A `MemprofError` never carries a traceback of memprof;
+`WorkloadError` carries the user's own.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 
 
 class MemprofError(Exception):
-    """A user's mistake: a wrong name, a bad value, a missing package, a file that is no capture."""
+    """A user's mistake: a wrong name, a bad value, a missing package, a file that is not a capture."""
 
 
 class WorkloadError(MemprofError):
-    """The profiled step itself failed: while it was imported, traced or lowered, or the compiler crashed on it.
+    """The profiled step failed while it was imported, traced or lowered, or the compiler crashed on it.
 
     Attributes:
-        details: what the user needs in order to fix it, for example their own traceback or the last lines that the
-            compiler wrote; empty when the sentence says it all.
+        details: evidence for the fix, for example the user's own traceback or the last lines that the compiler wrote;
+            empty if the message is complete by itself.
     """
 
     def __init__(self, message: str, *, details: str = "") -> None:
@@ -29,19 +29,23 @@ class WorkloadError(MemprofError):
 
 
 class InternalError(MemprofError):
-    """A fact that memprof relies on does not hold: a defect of memprof, or an XLA that it does not understand yet."""
+    """An assumption of memprof does not hold: a bug in memprof, or a version of XLA that it does not support yet."""
 
 
 class Interrupted(BaseException):
-    """The user has ended the command. Not an error of the step that was at work, so nothing takes it for one."""
+    """The user interrupted the command. It is no `Exception`, so no handler mistakes it for a failure of the step."""
 
 
 @contextmanager
 def as_damage(file: str | None) -> Iterator[None]:
-    """Turn an `InternalError` about a file that memprof has read into a sentence about the file.
+    """Turn an `InternalError` raised in the block into a `MemprofError` that names the file being read.
 
     Args:
-        file: its name; None if the program was compiled by this memprof, where the error stays.
+        file: the name of the file. None if this memprof compiled the program: the `InternalError` is then raised as
+            it is.
+
+    Raises:
+        MemprofError: the file is damaged, or was written by a version of XLA that this memprof does not support.
     """
     try:
         yield
@@ -54,14 +58,14 @@ def as_damage(file: str | None) -> Iterator[None]:
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> MemprofError:
-    """Returns the error for `given`, which is not among `allowed`: it suggests the closest name and lists them all.
+    """Return the error for a name that does not exist. It suggests the closest name and lists all allowed names.
 
     Args:
-        kind: what the name should have been, for example `technique` or `field of transformer`.
-        given: what the user wrote.
-        allowed: the names that exist, in the order in which to list them.
+        kind: the kind of name, for example `technique` or `field of transformer`.
+        given: the name that the user wrote.
+        allowed: the existing names, in the order in which the message lists them.
     """
-    import difflib  # only a mistake needs it
+    import difflib  # needed after a mistake only
 
     choices = tuple(allowed)
     by_lower_case = {choice.lower(): choice for choice in choices}

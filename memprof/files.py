@@ -1,10 +1,10 @@
-"""Files that memprof leaves with the user: each is there as a whole or not at all, and no name is taken twice.
+"""Write files atomically: a file exists completely or not at all, and concurrent commands never overwrite each other.
 
     write_whole(Path("report.html"), page.encode(), what="the report")
     path = write_whole(Path("step.memprof"), fill, what="the capture", if_taken=IfTaken.NUMBER)
 
-A file is written without a name, or under a hidden one, and gets its name when all of it is on the disk. A name is
-taken by a hard link, which fails where another command was quicker: two commands never overwrite each other's files.
+A file is written without a name, or under a hidden one, and gets its final name once its content is on the disk. A
+hard link claims the name, and fails if another command has claimed it first.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_HIDDEN_PREFIX = ".memprof-"  # with a few digits after it: short, so that a name may be as long as the disk allows
+_HIDDEN_PREFIX = ".memprof-"  # followed by 16 digits; independent of the final name, which may be as long as allowed
 _OPEN_FILES = Path("/proc/self/fd")
-# What a file system without hard links, or without files that have no name, says of them.
+# Errors of file systems that lack hard links or unnamed files.
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EISDIR, errno.EINVAL, errno.EMLINK)
 
 
 class IfTaken(Enum):
-    """What is done where a file of that name exists."""
+    """What to do if a file of the requested name exists."""
 
     REFUSE = "refuse"
     REPLACE = "replace"
@@ -51,21 +51,22 @@ def write_whole(
     what: str,
     if_taken: IfTaken = IfTaken.REFUSE,
 ) -> Path:
-    """Write a file so that `path` holds all of it, or is as it was before.
+    """Write a file atomically: `path` holds the whole content, or is unchanged.
 
     Args:
-        content: what it is to hold, or a function that writes it to an open file, which it may also read back.
-        what: the file holds, for messages: `the capture`.
-        if_taken: what is done where there is a file of that name, also where it appears while this one is written.
+        path: the requested path.
+        content: the content, or a function that writes it to an open binary file. The function may also read the file.
+        what: a noun phrase for the content, used in messages: `the capture`.
+        if_taken: what to do if a file of that name exists, or appears while this one is written.
 
     Returns:
-        The path that it has: another one than was asked for with `IfTaken.NUMBER` only.
+        The path of the file. It differs from `path` only with `IfTaken.NUMBER`.
 
     Raises:
         MemprofError: the file exists, or cannot be written; the message names it.
     """
     check_writable(path, overwrite=if_taken is not IfTaken.REFUSE)
-    # A link stays a link: what it points to is what the user means.
+    # A symbolic link stays, and its destination is replaced, as the user expects.
     place = Path(os.path.realpath(path)) if if_taken in (IfTaken.REPLACE, IfTaken.MOVE) else path
     try:
         with _unnamed_file(place.parent) as unnamed:
@@ -89,11 +90,15 @@ def write_whole(
 
 
 def check_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before the work starts whether a file can be written.
+    """Check that a file can be written, before the work starts.
+
+    Args:
+        path: the file to write.
+        overwrite: whether an existing file may be overwritten.
 
     Raises:
-        MemprofError: the file exists and must not be overwritten, or is none that can be, its name is too long, or its
-            folder is missing or read-only.
+        MemprofError: the file exists and must not be overwritten, it is not a regular file, its name is too long, or
+            its folder is missing or read-only.
     """
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
@@ -110,10 +115,10 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those that it is in, unless it is there.
+    """Create a folder and its parents, unless it exists.
 
     Raises:
-        MemprofError: it cannot be made.
+        MemprofError: the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -122,10 +127,10 @@ def make_folder(path: Path) -> None:
 
 
 def check_folder_writable(path: Path) -> None:
-    """Find out before the work starts whether files can be written into a folder, which need not be there yet.
+    """Check that files can be written into a folder, before the work starts. The folder need not exist yet.
 
     Raises:
-        MemprofError: it is a file, or it can neither be made nor written to.
+        MemprofError: the path is a file, or the folder cannot be created or written to.
     """
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -138,13 +143,13 @@ def check_folder_writable(path: Path) -> None:
 
 
 def as_argument(path: Path | str) -> str:
-    """The path as a shell takes it for an argument: quoted, and never an option (`./-name`)."""
+    """Format a path as a shell argument: quoted, and never mistaken for an option (`./-name`)."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """`path`, then the same with a number before its suffix: `step.memprof`, `step-2.memprof`, ..."""
+    """Yield `path`, then `path` with a number before its suffix: `step.memprof`, `step-2.memprof`, ..."""
     yield path
     for number in itertools.count(2):
         yield path.with_name(f"{path.stem}-{number}{path.suffix}")
@@ -152,26 +157,32 @@ def numbered(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnnamedFile:
-    """A file that is being written. `hidden` is the name that it has for now; None: it has none at all."""
+    """A file that is being written, before it gets its final name.
+
+    Attributes:
+        file: the open file.
+        hidden: its temporary name; None if it has no name.
+        folder: a descriptor of its folder; None on Windows.
+    """
 
     file: BinaryIO
     hidden: Path | None
     folder: int | None
 
     def take(self, path: Path) -> bool:
-        """Give it a name, unless that is taken."""
+        """Name the file; return False if the name is taken."""
         try:
             if self.hidden is None:
                 self._link(path)
             else:
-                self.file.close()  # Windows gives no name to an open file
+                self.file.close()  # Windows cannot rename an open file
                 _link_or_move(self.hidden, path)
         except FileExistsError:
             return False
         return True
 
     def replace(self, path: Path) -> None:
-        """Give it a name, in the place of the file that has it."""
+        """Name the file, replacing the file of that name and keeping its permissions."""
         hidden = self.hidden
         if hidden is None:
             hidden = _hidden_name(path.parent)
@@ -187,17 +198,17 @@ class _UnnamedFile:
             raise
 
     def _link(self, path: Path) -> None:
-        # Given the descriptor of a folder, Python follows the link that /proc has for an open file; else it does not.
+        # Python follows the /proc link of an open file only if it is given the descriptor of a folder.
         source = str(_OPEN_FILES / str(self.file.fileno()))
         os.link(source, path, src_dir_fd=self.folder, follow_symlinks=True)
 
 
 @contextmanager
 def _unnamed_file(folder: Path) -> Iterator[_UnnamedFile]:
-    """A new file in a folder, gone at the end unless it was given a name.
+    """Create a file in a folder. It is removed at the end of the block unless it was given a name.
 
-    Where the system can (Linux, on most file systems) it has no name until then: not even a command that is killed
-    leaves anything behind.
+    If the system supports it (Linux, on most file systems), the file has no name until then, so that even a killed
+    command leaves nothing behind.
     """
     descriptor, hidden = _open_without_name(folder), None
     if descriptor is None:
@@ -224,7 +235,7 @@ def _open_without_name(folder: Path) -> int | None:
 
 @contextmanager
 def _descriptor_of(folder: Path) -> Iterator[int | None]:
-    """A descriptor of a folder; None on Windows, which opens no folders."""
+    """Open a descriptor of a folder; None on Windows, which cannot open folders."""
     if fcntl is None:
         yield None
         return
@@ -236,7 +247,7 @@ def _descriptor_of(folder: Path) -> Iterator[int | None]:
 
 
 def _keep_beside(path: Path) -> None:
-    """Give the file of a name, if there is one, a second name: `step-1.memprof`."""
+    """Give the existing file, if any, a second name: `step-1.memprof`."""
     for number in itertools.count(1):
         try:
             os.link(path, path.with_name(f"{path.stem}-{number}{path.suffix}"))
@@ -252,7 +263,7 @@ def _keep_beside(path: Path) -> None:
 
 
 def _move_beside(path: Path, number: int) -> None:
-    """The same on a file system without hard links."""
+    """Rename the existing file instead, on a file system without hard links."""
     while os.path.lexists(beside := path.with_name(f"{path.stem}-{number}{path.suffix}")):
         number += 1
     with suppress(FileNotFoundError):
@@ -261,7 +272,7 @@ def _move_beside(path: Path, number: int) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let other commands wait that give names in a folder, where the file system has locks."""
+    """Block other commands that name files in the folder, if the file system supports locks."""
     with _descriptor_of(folder) as descriptor:
         if descriptor is not None:
             with suppress(OSError):
@@ -270,7 +281,11 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _link_or_move(hidden: Path, path: Path) -> None:
-    """Raises `FileExistsError` where the name is taken."""
+    """Give a hidden file its final name.
+
+    Raises:
+        FileExistsError: the name is taken.
+    """
     try:
         os.link(hidden, path)
     except FileExistsError:
@@ -278,7 +293,7 @@ def _link_or_move(hidden: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             raise
-        # A file system without hard links: an empty file takes the name, and is replaced at once.
+        # Without hard links, an empty file claims the name and is replaced at once.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o666))
         os.replace(hidden, path)
 
@@ -288,10 +303,10 @@ def _hidden_name(folder: Path) -> Path:
 
 
 def _mode(path: Path) -> int | None:
-    """What kind of file a path leads to; None where there is none.
+    """Return the mode of the file at a path; None if no file exists there.
 
     Raises:
-        MemprofError: there can be none of that name.
+        MemprofError: no file can have that name.
     """
     try:
         return path.stat().st_mode
@@ -302,7 +317,7 @@ def _mode(path: Path) -> int | None:
 
 
 def impossible_name(path: Path | str, error: OSError | ValueError) -> MemprofError:
-    """What to say where the system refuses a name, mostly for its length."""
+    """Return the error for a name that the system rejects, usually because of its length."""
     shown = f"{str(path)[:60]}..." if len(str(path)) > 80 else repr(str(path))
     return MemprofError(f"no file can have the name {shown}: {_reason(error)}")
 

@@ -1,4 +1,4 @@
-"""Memory in the log of a training run: TensorBoard, Weights & Biases, MLflow.
+"""Log memory in a training run: TensorBoard, Weights & Biases, MLflow.
 
     from memprof import loggers
 
@@ -8,10 +8,10 @@
             state, loss = train_step(state, batch)
             log(number)
 
-The first call writes what was predicted: `memprof/predicted/footprint_bytes`, `.../live_peak_bytes`, and the bytes of
-each category, `memprof/predicted/activations_bytes`. Each call writes what was measured since the last one, of each
-device of this process: `memprof/measured/cuda_0/allocator_peak_bytes`, `..._start_bytes`, `..._end_bytes`. Nothing
-measures by category: a device counts bytes and does not know what they are for.
+The first call writes the prediction: `memprof/predicted/footprint_bytes`, `.../live_peak_bytes`, and the bytes of each
+category, for example `memprof/predicted/activations_bytes`. Each call writes the memory measured since the previous
+call, for each device of this process: `memprof/measured/cuda_0/allocator_peak_bytes`, `..._start_bytes`,
+`..._end_bytes`. Categories cannot be measured: a device counts bytes and does not know their purpose.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ from memprof.errors import MemprofError
 from memprof.measuring import Measured, measure
 from memprof.sources.jax.tracing.step_checks import shown
 
-Write = Callable[[Mapping[str, int], int], None]  # metrics by name, and the number of the step
+Write = Callable[[Mapping[str, int], int], None]  # metrics by name, and the step number
 
 _STEP = "memprof/step"
 
 
 class MemoryLogger:
-    """A callback for a training loop: called with the number of the step that has ended, it writes to a log.
+    """A callback for a training loop that writes memory metrics to a log. Call it with the number of each ended step.
 
-    A step runs after its call has returned. Where what is measured is to be of finished steps, wait for their results
-    (`jax.block_until_ready`) before the call.
+    JAX runs a step asynchronously, after its call has returned. To measure finished steps, wait for their results with
+    `jax.block_until_ready` before the callback.
 
     Args:
-        write: writes metrics: whole bytes by name, and the step's number.
-        profile: what was predicted; None: only what is measured is written.
-        close: what ends the log.
+        write: a function that writes metrics: whole bytes by name, and the step number.
+        profile: the prediction; None: only measurements are written.
+        close: a function that closes the log.
+
+    Raises:
+        MemprofError: `profile` is not a `memprof.Profile`.
     """
 
     def __init__(self, write: Write, profile: Profile | None, *, close: Callable[[], object] = lambda: None) -> None:
@@ -53,7 +56,11 @@ class MemoryLogger:
         self._measured = self._block.enter_context(measure(arrays=False))
 
     def __call__(self, step: int) -> None:
-        """Write what was measured since the last call; with the first call also what was predicted."""
+        """Write the memory measured since the previous call; the first call also writes the prediction.
+
+        Args:
+            step: the number of the step that has ended.
+        """
         self._block.close()
         metrics = {**self._unwritten, **measured_metrics(self._measured)}
         self._unwritten = {}
@@ -61,7 +68,7 @@ class MemoryLogger:
         self._write(metrics, step)
 
     def close(self) -> None:
-        """End what was opened here: files are complete. A run that was the caller's goes on."""
+        """Close the log if this logger opened it, which completes its files. A run that the caller owns stays open."""
         self._block.close()
         self._close()
 
@@ -73,17 +80,18 @@ class MemoryLogger:
 
 
 def to_tensorboard(where: str | Path | Any, profile: Profile | None = None) -> MemoryLogger:
-    """Scalars for TensorBoard, whose numbers have 24 bits: seven digits.
+    """Log scalars to TensorBoard, which stores them in 24 bits: about seven digits.
 
     Args:
-        where: a log directory; or a writer with `add_scalar(tag, value, step)`, as TensorBoard, tensorboardX and
-            PyTorch have it, which stays open.
-        profile: what was predicted.
+        where: a log directory, or a writer with `add_scalar(tag, value, step)` such as those of TensorBoard,
+            tensorboardX and PyTorch. A writer stays open.
+        profile: the prediction; None: only measurements are written.
 
     Raises:
-        MemprofError: TensorBoard is not installed, or `where` is neither.
+        MemprofError: TensorBoard is not installed, `where` is neither a directory nor a writer, or `profile` is not a
+            `memprof.Profile`.
     """
-    _check(profile)  # before there is a file
+    _check(profile)  # before a file is created
     writer: Any = where
     if isinstance(where, (str, Path)):
         try:
@@ -103,16 +111,17 @@ def to_tensorboard(where: str | Path | Any, profile: Profile | None = None) -> M
 
 
 def to_wandb(run: Any = None, profile: Profile | None = None) -> MemoryLogger:
-    """Metrics of a run of Weights & Biases, drawn over `memprof/step`.
+    """Log metrics to a run of Weights & Biases, plotted over `memprof/step`.
 
-    Each call is a row of the run's history. Who logs with `step=` calls this after that.
+    Each call adds a row to the run's history. If your loop logs with `step=`, call the logger after that.
 
     Args:
-        run: what `wandb.init` gave; None: the run that is active.
-        profile: what was predicted.
+        run: a run returned by `wandb.init`; None: the active run.
+        profile: the prediction; None: only measurements are written.
 
     Raises:
-        MemprofError: Weights & Biases is not installed, or there is no run.
+        MemprofError: Weights & Biases is not installed, no run is active, `run` is not a run, or `profile` is not a
+            `memprof.Profile`.
     """
     if run is None:
         try:
@@ -132,14 +141,14 @@ def to_wandb(run: Any = None, profile: Profile | None = None) -> MemoryLogger:
 
 
 def to_mlflow(run_id: str | None = None, profile: Profile | None = None) -> MemoryLogger:
-    """Metrics of a run of MLflow.
+    """Log metrics to a run of MLflow.
 
     Args:
-        run_id: of the run; None: the run that is active, which MLflow begins where there is none.
-        profile: what was predicted.
+        run_id: the ID of the run; None: the active run. MLflow starts one if none is active.
+        profile: the prediction; None: only measurements are written.
 
     Raises:
-        MemprofError: MLflow is not installed.
+        MemprofError: MLflow is not installed, or `profile` is not a `memprof.Profile`.
     """
     try:
         import mlflow
@@ -149,7 +158,7 @@ def to_mlflow(run_id: str | None = None, profile: Profile | None = None) -> Memo
 
 
 def predicted_metrics(profile: Profile) -> dict[str, int]:
-    """What a profile predicts, in bytes by the names of metrics; the categories add up to the footprint."""
+    """Return the predicted memory in bytes, by metric name. The categories add up to the footprint."""
     report = profile.report
     sizes = {"footprint": report.footprint_bytes, "live_peak": report.live_peak_bytes}
     sizes |= {category.value: size for category, size in report.categories.items() if size}
@@ -157,7 +166,7 @@ def predicted_metrics(profile: Profile) -> dict[str, int]:
 
 
 def measured_metrics(measured: Measured) -> dict[str, int]:
-    """What was measured, in bytes by the names of metrics; without the peaks that are not known."""
+    """Return the measured memory in bytes, by metric name. Unknown peaks are omitted."""
     sizes = {
         f"{re.sub('[^A-Za-z0-9_.-]', '_', each.device)}/{each.source}_{when}": size
         for each in measured.devices

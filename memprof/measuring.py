@@ -1,4 +1,4 @@
-"""What a block of the user's code does to the memory of each device."""
+"""Measure the memory of each device before, during and after a block of code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from memprof.analysis.records.watched import LiveArrays
 
-_MOST_HOLDERS = 5  # types of arrays of which it is looked up what holds them
+_MOST_HOLDERS = 5  # array types whose holders are looked up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,12 @@ class DeviceMemory:
     """The memory of one device over a block of code, in bytes.
 
     Attributes:
-        device: JAX's name of it.
-        source: `allocator`: XLA's allocator counted; `resident`: a CPU has none, so it is what this process held in
-            main memory, Python and libraries included.
-        peak_bytes: the most that was in use at a time; None where that is unknown: an allocator keeps the peak of
-            the whole process, and it was reached before the block.
+        device: JAX's name of the device.
+        source: `allocator` if XLA's allocator counted the bytes. `resident` on a CPU, which has no such allocator: the
+            bytes are the resident memory of this process, including Python and its libraries.
+        start_bytes, end_bytes: the memory in use before and after the block.
+        peak_bytes: the most memory in use at once. None if unknown: an allocator keeps the peak of the whole process,
+            and the process reached it before the block.
     """
 
     device: str
@@ -33,14 +34,14 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayGrowth:
-    """Arrays of one type of which there are more, or fewer, after a block of code.
+    """A type of array whose count changed over a block of code.
 
     Attributes:
-        type: `float32[128,784]`.
-        start_count, end_count: how many there were.
-        grown_bytes: of all of them together, on the device that holds most; negative where there are fewer.
-        holder: the variable through which some of them are held, `losses[...] in train (train.py:31)`; empty where none
-            was found, or where there are not more.
+        type: dtype and shape: `float32[128,784]`.
+        start_count, end_count: the number of live arrays before and after the block.
+        grown_bytes: the change of their total size, on the device that holds most; negative if it shrank.
+        holder: a variable that holds some of them, for example `losses[...] in train (train.py:31)`. Empty if none was
+            found, or if the count did not grow.
     """
 
     type: str
@@ -57,14 +58,14 @@ class ArrayGrowth:
 
 
 class Measured:
-    """What `measure` gives: complete when its block has ended.
+    """The result of `measure`, complete once its block has ended.
 
     Attributes:
         devices: the memory of each device.
-        start_array_bytes, end_array_bytes: of all of JAX's arrays, on the device that holds most; None where they are
-            not counted. What an allocator has
-            given out beyond that is in no array: programs' constants and code, scratch of what runs, fragments.
-        arrays: the types of arrays of which there are more or fewer, those that grew most first.
+        start_array_bytes, end_array_bytes: the total size of all live JAX arrays before and after the block, on the
+            device that holds most; None if arrays are not counted. An allocator also holds bytes outside of arrays:
+            constants and code of programs, scratch memory of running programs, and fragmentation.
+        arrays: the array types whose count changed, the largest growth first.
     """
 
     def __init__(self) -> None:
@@ -92,11 +93,15 @@ def measure(*, arrays: bool = True) -> Iterator[Measured]:
         jax.block_until_ready(train_step(state, batch))
     print(measured)
 
-    A step runs after its call has returned: wait for its results inside the block. JAX's arrays are counted by type
-    before it and after it; of those that became more, the variable that holds them is looked up.
+    JAX runs a step asynchronously, after its call has returned: wait for its results inside the block. JAX arrays are
+    counted by type before and after the block. For the types whose count grew, memprof looks up a variable that holds
+    some of them (at most five types).
 
     Args:
-        arrays: whether they are, which takes Python a moment where there are many objects.
+        arrays: whether to count arrays; it takes a moment if Python holds many objects.
+
+    Yields:
+        The measurement, which is filled when the block ends.
     """
     import jax
 
@@ -136,7 +141,7 @@ def measure(*, arrays: bool = True) -> Iterator[Measured]:
 
 
 def _grown(before: LiveArrays, after: LiveArrays) -> tuple[ArrayGrowth, ...]:
-    """The types of arrays of which there are more or fewer than before."""
+    """Return the array types whose count changed."""
     start = {group.type: group for group in before.groups}
     end = {group.type: group for group in after.groups}
     found = [

@@ -1,9 +1,10 @@
-"""The magics of a notebook, after `%load_ext memprof`.
+"""IPython magics for notebooks, available after `%load_ext memprof`.
 
     %memprof --target h100-80gb train_step(state, batch)
 
-profiles the call, which is not made. As the first line of a cell, `%%memprof --target h100-80gb` runs the cell and
-profiles each jitted function that is called in it, once for each kind of arguments; JAX's own are left out.
+profiles the call without running it. `%%memprof --target h100-80gb`, as the first line of a cell, runs the cell and
+profiles each jitted function that it calls, once for each combination of argument types. JAX's own functions are
+skipped.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from memprof.errors import MemprofError
 from memprof.out_of_memory import is_out_of_memory, shapes_of
 from memprof.sources.jax.tracing import jit_adapter
 
-_ASKED = "_memprof_asked"  # what is called in the place of the function
+_ASKED = "_memprof_asked"  # name of the stand-in that is called instead of the user's function
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Make the magics known; IPython calls this."""
+    """Register the magics; IPython calls this for `%load_ext memprof`."""
     shell.register_magics(MemprofMagics)
 
 
@@ -61,7 +62,7 @@ class MemprofMagics(Magics):  # type: ignore[misc]
             raise MemprofError(f"'{code.strip()}' is no expression: write a call, {example}") from error
         if not isinstance(call, ast.Call):
             raise MemprofError(f"'{code.strip()}' is no call of a function: write {example}")
-        # A call of another function, with the arguments as they would arrive: evaluated, but not passed on.
+        # Call a stand-in instead: Python evaluates the arguments, but the user's function is not called.
         asked = ast.Call(func=ast.Name(id=_ASKED, ctx=ast.Load()), args=[call.func, *call.args], keywords=call.keywords)
         source = compile(ast.fix_missing_locations(ast.Expression(asked)), "<memprof>", "eval")
         names = {**self.shell.user_ns, _ASKED: lambda fn, *args, **kwargs: (fn, args, kwargs)}
@@ -76,12 +77,12 @@ class MemprofMagics(Magics):  # type: ignore[misc]
                 return
             outer = jit_adapter.outer_call(fn)
             call = outer if outer and jit_adapter.is_framework_jit(outer[0]) else (fn, args, kwargs)
-            calls.append(shapes_of(call))  # before the call: what it donates is gone afterwards
+            calls.append(shapes_of(call))  # before the call, which deletes donated arguments
 
         with jit_adapter.watch_calls(called):
             error = self.shell.run_cell(cell).error_in_exec
         if error is not None and not is_out_of_memory(error):
-            return  # IPython has shown it
+            return  # IPython has already shown the error
         if not calls:
             raise MemprofError("the cell calls no jitted function, so there is nothing to profile")
         for fn, args, kwargs in calls:

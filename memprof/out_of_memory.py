@@ -1,4 +1,4 @@
-"""When memory runs out: the breakdown of the step that did it, before the error goes on its way."""
+"""Explain an out-of-memory error: print the memory report of the failed step, then let the error propagate."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _SIGN = "RESOURCE_EXHAUSTED"
 
 
 class explain_oom:  # noqa: N801 - it is used like a function
-    """Explain the memory of a step when a device runs out of it.
+    """Print the memory report of a step to stderr if a device runs out of memory.
 
-    Around a training loop, with the step and its arguments, of which only the shapes are kept:
+    Use it around a training loop, with the step and its arguments, of which only the shapes are kept:
 
         with memprof.explain_oom(train_step, state, batch, donate_argnums=(0,)):
             for batch in batches:
                 state, loss = train_step(state, batch)
 
-    or around the step itself:
+    or as a decorator of the step:
 
         @memprof.explain_oom()
         @jax.jit
         def train_step(state, batch): ...
 
-    The report of the compiled step goes to stderr; then the error is raised as it was.
+    The original error then propagates unchanged.
     """
 
     def __init__(
@@ -44,7 +44,17 @@ class explain_oom:  # noqa: N801 - it is used like a function
         roles: Mapping[str, Role | str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Args: as those of `memprof.profile`; none for the decorator, which takes what the step is called with."""
+        """Take the step, its arguments and the options of `memprof.profile`; a decorator takes the options alone.
+
+        Args:
+            step: the step that the block calls; None for a decorator, which takes the arguments of each call.
+            args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+            target: as for `memprof.profile`; by default the local accelerator.
+            donate_argnums, static_argnums, roles: as for `memprof.profile`.
+
+        Raises:
+            MemprofError: the step is not callable.
+        """
         if step is not None:
             check_callable(step)
         self._step = step
@@ -69,10 +79,11 @@ class explain_oom:  # noqa: N801 - it is used like a function
             self._explain(self._step, self._shapes)
 
     def __call__(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Explain the memory of a function when a call of it runs out.
+        """Wrap a step so that its memory is explained if a call runs out of memory.
 
         Raises:
-            MemprofError: there is a step already, as where the decorator was written without parentheses.
+            MemprofError: a step was given already, for example because the decorator lacks its parentheses, or `step`
+                is not callable.
         """
         if self._step is not None:
             raise MemprofError("explain_oom decorates a function with parentheses and nothing in them: @explain_oom()")
@@ -80,7 +91,7 @@ class explain_oom:  # noqa: N801 - it is used like a function
 
         @functools.wraps(step)
         def explained(*args: Any, **kwargs: Any) -> Any:
-            shapes = shapes_of((args, kwargs))  # a donated argument has none any more once the step has failed
+            shapes = shapes_of((args, kwargs))  # before the call, which deletes donated arguments
             try:
                 result = step(*args, **kwargs)
             except Exception as error:
@@ -97,18 +108,18 @@ class explain_oom:  # noqa: N801 - it is used like a function
         args, kwargs = shapes
         try:
             report = str(profile(step, *args, **self._options, **kwargs))
-        except Exception as error:  # whatever it is, it must not hide the error that is being explained
+        except Exception as error:  # no error here may hide the original error
             report = f"memprof cannot explain it: {type(error).__name__}: {error}"
         print(f"memprof: a device is out of memory\n{report}", file=sys.stderr)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is XLA's of a device that ran out of memory."""
+    """Return whether an error is XLA's out-of-memory error (`RESOURCE_EXHAUSTED`)."""
     return _SIGN in str(error) and type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
 
 
 def shapes_of(tree: Any) -> Any:
-    """A pytree with the shapes of its arrays in their place; whatever else it has stays."""
+    """Replace the arrays of a pytree with `jax.ShapeDtypeStruct`s; other leaves stay."""
     import jax
 
     def shape(leaf: Any) -> Any:

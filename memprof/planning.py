@@ -1,8 +1,8 @@
-"""`memprof.plan` and `memprof.apply`: a memory budget in, a checkpoint policy out.
+"""`memprof.plan` and `memprof.apply`: find a checkpoint policy for a memory budget, and apply it.
 
 plan = memprof.plan(train_step, state, batch, target="a100-40gb", memory="30GiB")
-print(plan.code)                                  # to paste
-step = jax.jit(memprof.apply(plan)(train_step))   # or to run at once
+print(plan.code)                                  # code to paste
+step = jax.jit(memprof.apply(plan)(train_step))   # or apply it directly
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ def plan(
     static_argnums: Sequence[int] | int = (),
     **kwargs: Any,
 ) -> CheckpointPlan:
-    """Find which results of the forward pass to keep so that a step stays within a budget and computes least again.
+    """Choose which forward results to save, so that a step stays within a memory budget and recomputes least.
 
-    The step is compiled as it is, and at most four times more with `jax.checkpoint` around its layers. Its files stay
-    as they are.
+    The step is compiled as it is, and at most four more times with `jax.checkpoint` around its layers. The user's
+    files are not modified.
 
     Args:
-        step: as for `memprof.profile`, with its arguments.
-        memory: what the footprint may be, in bytes or as text ("30GiB"); None: the pool that JAX has on the target.
-        with_curve: compile choices for further budgets too, and the built-in policies of JAX.
-        allow: changes to try before checkpoints: "donate,chunked-loss,chunked-attention", or some of them.
+        step: the training step, as for `memprof.profile`.
+        args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+        memory: the largest allowed footprint, in bytes or as a text ("30GiB"); None: JAX's memory pool on the target.
+        with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
+        allow: changes to try before checkpoints, separated by commas: "donate,chunked-loss,chunked-attention", or some
+            of these.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
     Raises:
-        MemprofError: a mistake in what was asked for, or the step differentiates nothing.
-        Exception: whatever the step raises while it is traced.
+        MemprofError: an argument is invalid, or the step computes no gradients.
+        Exception: any error that the step raises while it is traced.
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
@@ -73,13 +75,14 @@ def plan(
 
 
 def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What changes a step as a plan says, puts checkpoints with a policy around its layers, or cuts parts into chunks.
+    """Return a decorator that changes a step: by a plan, by a checkpoint policy around its layers, or in chunks.
 
     Args:
         plan: a plan, one of `jax.checkpoint_policies`, or `memprof.InChunks(loss=8)`.
 
     Returns:
-        From a step to the changed step, which is jitted as the step was. To donate is for its jit (see `plan.code`).
+        A function from a step to the changed step, which is jitted if the step was. Donation is not applied: pass it to
+        `jax.jit` (see `plan.code`).
 
     Raises:
         MemprofError: no choice of the plan is within the budget.

@@ -1,7 +1,8 @@
-"""JAX's CUDA plugin complains, with a traceback, where it finds no cuDNN: of no use where there is no GPU.
+"""Hide the traceback that JAX's CUDA plugin logs if it finds no cuDNN, unless the user could need it.
 
-The extra `deviceless` installs the plugin for its compiler, which needs neither GPU nor cuDNN. Whoever then makes an
-array on the CPU would see `RuntimeError: Unable to load cuDNN. Is it installed?` (jax 0.10.2 to 0.12).
+The extra `deviceless` installs the plugin for its compiler, which needs neither a GPU nor cuDNN. Without this filter, a
+user who then creates an array on the CPU would see `RuntimeError: Unable to load cuDNN. Is it installed?` (jax 0.10.2
+to 0.12).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 def leave_out_plugin_complaints() -> None:
-    """Have JAX keep to itself that a CUDA plugin does not start where nobody asked for CUDA and no GPU is there."""
+    """Hide JAX's message that a CUDA plugin fails to start, if CUDA was not requested and no GPU is present."""
     logger = logging.getLogger(_JAX_LOGGER)
     if _is_of_use not in logger.filters:
         logger.addFilter(_is_of_use)
@@ -30,5 +31,5 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 
 def show_plugin_complaints() -> None:
-    """Have JAX show them again: the output of a watched script is its own."""
+    """Show the messages again, because the output of a watched script must stay unchanged."""
     logging.getLogger(_JAX_LOGGER).removeFilter(_is_of_use)

@@ -1,12 +1,12 @@
-"""While a step compiles through the API: which stage it is at, where the user is.
+"""Show the progress of a compile that was started from Python: its current stage.
 
     with stages_shown("train_step") as progress:
         progress("tracing")
         ...
 
-In Jupyter, VS Code and Colab it is a bar with the seconds of each stage, in marimo its own spinner; elsewhere a line on
-stderr. On a terminal that is one line, which goes when the step is compiled; in a log a line for each stage. Who has
-imported neither IPython nor marimo gets neither imported.
+Jupyter, VS Code and Colab show a progress bar with the seconds of each stage; marimo shows its own spinner. Elsewhere
+the stages go to stderr: on a terminal as one line that disappears after the compile, in a log as a line for each stage.
+This module imports neither IPython nor marimo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from html import escape
 from typing import Any
 
 Progress = Callable[[str], None]
-_NEW_LINE = "\r\x1b[2K"  # in the place of the one that the cursor is in
+_NEW_LINE = "\r\x1b[2K"  # erases the current line and returns to its beginning
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def stages_shown(what: str) -> Iterator[Progress]:
     """Show the stages of a block.
 
     Args:
-        what: is compiled.
+        what: the name of the compiled step.
 
     Yields:
         A function to call with the name of each stage as it begins.
@@ -51,18 +51,25 @@ def stages_shown(what: str) -> Iterator[Progress]:
 
 @contextmanager
 def rows_shown(progress: Progress) -> Iterator[Callable[[str, str], None]]:
-    """Show the stages of several compiles as stages of one."""
+    """Show the stages of several compiles as the stages of one block.
+
+    Args:
+        progress: the function that `stages_shown` yields.
+
+    Yields:
+        A function to call with the label of a compile and the name of each of its stages.
+    """
     yield lambda label, stage: progress(f"{label}, {stage}")
 
 
 def _is_on_terminal() -> bool:
-    with suppress(ValueError, AttributeError):  # closed, or none
+    with suppress(ValueError, AttributeError):  # stderr is closed or None
         return sys.stderr.isatty()
     return False
 
 
 def _write(text: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # or nobody reads it any more
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed or None, or its reader has gone away
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -85,9 +92,13 @@ def _display(what: str) -> Iterator[Progress]:
 
 
 def _bundle(what: str, stages: list[tuple[str, float]]) -> dict[str, str]:
-    """What is shown while the last of the stages goes on: each with the moment when it began.
+    """Return the text and the HTML to show while the last stage runs.
 
-    A `progress` element without a value moves by itself, and has the colours of the notebook, dark or light.
+    A `progress` element without a value is animated by the browser, in the colours of the notebook, dark or light.
+
+    Args:
+        what: the name of the compiled step.
+        stages: each stage with its start time in seconds.
     """
     ends = [began for _, began in stages[1:]]
     said = [f"{stage} {end - began:.1f} s" for (stage, began), end in zip(stages, ends, strict=False)]

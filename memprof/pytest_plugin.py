@@ -4,15 +4,15 @@
     def test_train_step_fits():
         return memprof.StepSpec(train_step, (state, batch), donate_argnums=(0,))
 
-The step is compiled, never run. Every marker of the test, its class and its module counts, and a section of the summary
-lists each check. A marker that cannot be applied fails the test. The fixture checks inside a test, and returns the
-profile:
+The step is compiled, never run. All markers of the test, its class and its module apply, and a section of pytest's
+summary lists each check. A marker that cannot be applied fails the test. The fixture `memprof_check` checks a step
+inside a test and returns its profile:
 
     def test_activations(memprof_check):
         profile = memprof_check(memprof.StepSpec(train_step, (state, batch)), max="2 GiB", target="cpu")
         assert profile.categories["activations"] < 2**30
 
-Installing memprof is enough for pytest to find it. Nothing of JAX is imported before a step is checked.
+pytest finds the plugin once memprof is installed. JAX is not imported before a step is checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FAILURES_IN_THREADS = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the whole run."""
+    """Add the command-line option `--memprof-target`."""
     group = parser.getgroup("memprof")
     group.addoption(
         "--memprof-target",
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Declare the marker `memprof`."""
     config.addinivalue_line(
         "markers",
         "memprof(max=None, fits=None, against=None, fail_on=(), target=None, pool=None): limits of the StepSpec that"
@@ -63,14 +63,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def memprof_check(request: pytest.FixtureRequest) -> Callable[..., Profile]:
-    """A function that compiles a step, fails the test if the step exceeds its limits, and returns its profile."""
+    """Return a function that compiles a step, fails the test if it exceeds its limits, and returns its profile."""
     thread = threading.get_ident()
     failures = request.node.stash.setdefault(_FAILURES_IN_THREADS, [])
 
     def check(step: StepSpec, **limits: Any) -> Profile:
         profile, failure = _check(step, [_Limits(limits, limits.get("target") or limits.get("fits"))], request.node)
         if failure:
-            if threading.get_ident() != thread:  # pytest does not see an exception of another thread
+            if threading.get_ident() != thread:  # pytest does not see exceptions of other threads
                 failures.append(failure)
             pytest.fail(failure, pytrace=False)
         return profile
@@ -120,7 +120,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Function] | None:
-    """Collect a marked test that yields, which pytest 9.2 rejects, as pytest collects other functions."""
+    """Collect a marked generator function like any other test function; pytest 9.2 rejects tests that yield."""
     marks = [*getattr(obj, "pytestmark", []), *collector.iter_markers(_MARKER)]
     is_marked = any(mark.name == _MARKER for mark in marks)
     if is_marked and inspect.isgeneratorfunction(obj) and collector.istestfunction(obj, name):
@@ -143,19 +143,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """The keywords of one marker or call, and the target that they are checked on; None: the default."""
+    """The keywords of one marker or call, and their target; None: the default target."""
 
     keywords: Mapping[str, Any]
     target: str | None
 
 
 def _markers(item: pytest.Item) -> list[pytest.Mark]:
-    """The markers of a test, its class and its module, the nearest first."""
+    """Return the markers of a test, its class and its module, the closest first."""
     return list(item.iter_markers(_MARKER))
 
 
 def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
-    """The limits of all markers. A marker with a target alone is the default of the others."""
+    """Return the limits of all markers. A marker with only a target sets the default target of the others."""
     markers = _markers(item)
     if any(marker.args for marker in markers):
         pytest.fail("the marker memprof takes keywords alone: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
@@ -168,7 +168,7 @@ def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
 
 
 def _is_misspelt(name: str, config: pytest.Config) -> bool:
-    """Whether an undeclared marker looks like ours; pytest only warns of it."""
+    """Return whether an undeclared marker resembles ours; pytest itself only warns about it."""
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     letters = name.lower().replace("_", "")
     is_similar = letters.startswith(_MARKER) or difflib.SequenceMatcher(None, letters, _MARKER).ratio() > 0.75
@@ -187,9 +187,11 @@ def _kind_of_test(item: pytest.Item) -> str:
 def _check(step: object, limits: Sequence[_Limits], item: pytest.Item) -> tuple[Profile, str]:
     """Compile a step for each target and check it.
 
+    The test fails if the limits or the step are invalid.
+
     Returns:
-        The profile for the last target, and the exceeded limits in the words of `memprof check`, empty if there are
-        none. Fails the test if the limits or the step are invalid.
+        The profile for the last target, and the report of `memprof check` on the exceeded limits; the report is empty
+        if every limit holds.
     """
     from memprof.reports.formats.terminal import lower
     from memprof.reports.options import RenderOptions
@@ -239,7 +241,11 @@ def _parsed_limits(keywords: Mapping[str, Any]) -> CheckLimits:
 
 
 def _check_kind(name: str, value: object) -> None:
-    """Raises `MemprofError` if a limit is not a text."""
+    """Check the type of a limit.
+
+    Raises:
+        MemprofError: the limit is neither a text nor another allowed type.
+    """
     is_text = value is None or isinstance(value, str) or (isinstance(value, Path) and name in ("against", "target"))
     is_share = name == "pool" and isinstance(value, float)
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)

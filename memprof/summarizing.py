@@ -1,4 +1,4 @@
-"""A model at a glance: modules, parameters, operations and activations, in one call and on shapes alone."""
+"""Summarize a model in one table: modules, parameters, FLOPs and activations, from shapes alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DEFAULT_DEPTH = 3
 
 
 class Summary:
-    """What `summary` gives: a table as text, in a notebook one to look at.
+    """The result of `summary`: a table, shown as text or, in a notebook, as HTML.
 
     Attributes:
-        report: all facts of the compiled step, as records; `report.modules` is the tree.
+        report: all facts about the compiled step, as records; `report.modules` is the module tree.
     """
 
     def __init__(self, report: Report, depth: int) -> None:
@@ -33,30 +33,30 @@ class Summary:
         return lower(model_summary_document(self.report, depth=self._depth), RenderOptions())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return document_fragment(model_summary_document(self.report, depth=self._depth))
 
 
 def summary(
     fn: Callable[..., Any], /, *args: Any, target: str | Path | None = None, depth: int = _DEFAULT_DEPTH, **kwargs: Any
 ) -> Summary:
-    """Compile a function, and list its modules with what they hold and do.
+    """Compile a function, and list its modules with their parameters, FLOPs and activations.
 
         print(memprof.summary(train_step, state, batch))
 
-    Parameters are counted, and held, by the module that owns them; operations (FLOP) are those of the forward pass, in
-    whole; activations are what is kept for the backward pass at the peak, so of a model without gradients there are
-    none. Nothing is run.
+    Parameters count for the module that owns them. FLOPs are those of the whole forward pass. Activations are the
+    values that are saved for the backward pass and live at the peak; a model without gradients has none. The function
+    is not run.
 
     Args:
-        fn: a training step, or the application of a model: `lambda params, x: model.apply(params, x)`.
-        args, kwargs: its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+        fn: a training step, or a function that applies a model: `lambda params, x: model.apply(params, x)`.
+        args, kwargs: the arguments of the function: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         target: as for `memprof.profile`.
-        depth: levels of modules.
+        depth: the number of module levels to list, at least 1.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
-        Exception: whatever the function raises while it is traced.
+        MemprofError: an argument is invalid; the message is one sentence.
+        Exception: any error that the function raises while it is traced.
     """
     if not isinstance(depth, int) or depth < 1:
         raise MemprofError(f"depth is {shown(depth)}, but a number of levels from 1 was expected")

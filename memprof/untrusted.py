@@ -1,8 +1,8 @@
-r"""What comes from a file that somebody else may have written, or that a disk may have damaged.
+r"""Read files that someone else may have written, or that a disk may have damaged.
 
-Captures and baselines are handed on between machines and people, so nothing in them is trusted. All of it passes
-through here once, where it is read: how much of it there is, which types and ranges it has, and what its text may do to
-a terminal. Whatever lies behind takes it as it is.
+Captures and baselines travel between machines and people, so their content is untrusted. It is checked here once, as it
+is read: its size, its types and ranges, and control characters in its texts, which could affect a terminal. Later code
+relies on these checks.
 
     data = open_regular(path).read(1 << 20)
     record = as_record(parse_json(data), Baseline)
@@ -26,15 +26,15 @@ from memprof.errors import MemprofError
 
 _Record = TypeVar("_Record")
 
-MAX_BYTES = 2**62  # sums of a few such amounts still fit what other programs read from our JSON
+MAX_BYTES = 2**62  # the sum of a few such amounts still fits the integers of programs that read our JSON
 _MAX_SECONDS = 1e12
 _MAX_QUOTED = 200
-_ZERO_WIDTH_JOINER = "\u200d"  # part of many emoji, and harmless
-# msgspec looks at a class when it is first converted to, and two threads that do so at once crash the process
+_ZERO_WIDTH_JOINER = "\u200d"  # harmless, and part of many emoji
+# msgspec inspects a class on the first conversion to it; two threads that do so at once crash the process
 # (msgspec 0.22).
 _CONVERSION = threading.Lock()
 
-# The types of the fields of records that are read from files. `Text` is a name or a sentence, `Words` may be longer.
+# Field types of the records that are read from files. `Text` is a name or a sentence; `Words` may be longer.
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MAX_SECONDS)]
@@ -44,31 +44,31 @@ Dimensions = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
 
 class UnfitError(Exception):
-    """What was read does not have the form that it should have; the message says where."""
+    """The content of a file does not have the expected form; the message says where."""
 
 
 def clean(text: str) -> str:
-    r"""`text` with everything escaped (`\x1b`) that would steer a terminal, hide text or turn its direction."""
+    r"""Escape (`\x1b`) every character that would control a terminal, hide text or change its direction."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == _ZERO_WIDTH_JOINER else _escape(char) for char in text)
 
 
 def quote(text: object) -> str:
-    """What was read, for a message: clean, texts in quotes, and never longer than a line."""
+    """Format a value from a file for a message: cleaned, shortened to about 200 characters, texts in quotes."""
     shown = clean(str(text))
     shown = shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}..."
     return f"'{shown}'" if isinstance(text, str) else shown
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file to read, without waiting for one that never answers.
+    """Open a regular file for reading, without blocking on a pipe or device.
 
     Raises:
-        MemprofError: it is a device, a pipe or the like.
-        OSError: it cannot be opened; a folder is an `IsADirectoryError`.
+        MemprofError: the path is a device, a pipe or the like.
+        OSError: the file cannot be opened; for a folder, `IsADirectoryError`.
     """
-    # Opening a pipe that nobody writes to waits for ever without O_NONBLOCK.
+    # Without O_NONBLOCK, opening a pipe that has no writer blocks forever.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -83,10 +83,10 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def parse_json(data: bytes) -> Any:
-    """A JSON text as plain values, every string of it clean.
+    """Parse a JSON text into plain values, with every string cleaned (see `clean`).
 
     Raises:
-        UnfitError: it is no JSON, or nested too deeply.
+        UnfitError: the text is not JSON, or is nested too deeply.
     """
     try:
         found = json.loads(data)
@@ -109,10 +109,10 @@ def parse_json(data: bytes) -> Any:
 
 
 def as_record(value: Any, kind: type[_Record]) -> _Record:
-    """Plain values as the record that they describe; keys that the record does not have are skipped.
+    """Convert plain values to a record of the given type. Keys that are not fields of the record are skipped.
 
     Raises:
-        UnfitError: a field is missing, of another type, or out of its range.
+        UnfitError: a field is missing, has another type, or is out of range.
     """
     try:
         return convert(value, kind, str_keys=True, builtin_types=(bytes,))
@@ -121,7 +121,7 @@ def as_record(value: Any, kind: type[_Record]) -> _Record:
 
 
 def convert(value: Any, kind: type[_Record], **options: Any) -> _Record:
-    """`msgspec.convert`, by one thread at a time."""
+    """Call `msgspec.convert` under a lock, in one thread at a time."""
     with _CONVERSION:
         converted: _Record = msgspec.convert(value, kind, **options)
     return converted

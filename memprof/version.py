@@ -1,3 +1,3 @@
-"""The version of memprof: the one place where it is written."""
+"""The version of memprof, defined only here."""
 
 __version__ = "0.2.0"

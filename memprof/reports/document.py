@@ -1,7 +1,7 @@
-"""The document: what a report says, without colours, widths or markup.
+"""The document: the content of a report, without colours, widths or markup.
 
-A view makes a document out of facts; a format lowers it. Blocks follow one another; a table may nest its rows, which
-makes it a tree. Text is exactly what the user's program says: escaping is the format's duty.
+A view builds a document from facts; a format lowers it. A document is a sequence of blocks. A table may nest its rows,
+which makes it a tree. Texts are the user's own, unescaped: each format escapes them itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from memprof.analysis.records.categories import Category
 
 
 class Tone(StrEnum):
-    """What a text means to the reader, where it is more than plain."""
+    """The meaning of a text to the reader; plain text has no tone."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -24,14 +24,14 @@ class Tone(StrEnum):
 
 
 class Align(StrEnum):
-    """The side of its column that a cell stands on. Numbers stand right."""
+    """The alignment of a cell in its column. Numbers are aligned right."""
 
     LEFT = "left"
     RIGHT = "right"
 
 
 class Shorten(StrEnum):
-    """How the texts of a column may be cut where room is short."""
+    """How the texts of a column may be shortened if room is short."""
 
     NEVER = "never"
     MIDDLE = "middle"
@@ -40,7 +40,7 @@ class Shorten(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """The title of the document (level 1) or of what follows (level 2); `aside` stands beside it in a quieter tone."""
+    """The title of the document (level 1) or of a section (level 2). `aside` follows it in a muted tone."""
 
     text: str
     level: int
@@ -49,10 +49,11 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One line of a list of facts: a label and its values, which are never broken inside.
+    """One line of a list of facts: a label and its values. Lines break between values.
 
     Attributes:
-        are_commands: the values are for a shell to paste: one a line, and a long one goes on as a shell reads it.
+        are_commands: whether the values are shell commands to paste: one on each line, and a long one continues on the
+            next line with a backslash.
     """
 
     label: str
@@ -69,7 +70,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence or two that the reader should not miss."""
+    """One or two sentences that the reader should not miss."""
 
     text: str
     tone: Tone
@@ -92,11 +93,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """A stack of parts against a capacity (None: there is no fixed one), with the verdict in words.
+    """A stack of parts compared with a capacity (None: there is no fixed one), with the verdict in words.
 
     Attributes:
-        verdict: a sentence; empty if it stands elsewhere.
-        with_sizes: the sizes of the largest parts stand below: there is no table of them.
+        verdict: a sentence; empty if the document shows it elsewhere.
+        with_sizes: whether the sizes of the largest parts are listed below, because the document has no table of them.
     """
 
     parts: tuple[Part, ...]
@@ -111,7 +112,7 @@ class Gauge:
 
     @property
     def scale_bytes(self) -> int:
-        """What the whole width stands for; 0 where there is nothing to draw."""
+        """The bytes that the full width represents; 0 if the gauge is empty."""
         return max(self.total_bytes, self.capacity_bytes or 0)
 
 
@@ -130,7 +131,7 @@ class StackedBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedBars:
-    """Bars on one scale, one below the other, and the capacity (None: there is no common one) that they run up to."""
+    """Bars on one scale, one below the other, with the capacity that they share (None: there is no common one)."""
 
     bars: tuple[StackedBar, ...]
     capacity_bytes: int | None
@@ -143,7 +144,7 @@ class StackedBars:
 
     @property
     def scale_bytes(self) -> int:
-        """What the whole width stands for: the longest bar or the capacity that is shown."""
+        """The bytes that the full width represents: the longest bar, or the shown capacity if that is larger."""
         return max(self._longest_bytes, self.shown_capacity_bytes or 0, 1)
 
     @property
@@ -156,10 +157,10 @@ class Column:
     """One column of a table.
 
     Attributes:
-        title: where it is longer than the cells, it may break after a `+`.
-        priority: 0 is never dropped; where room is short, the column with the highest number goes first.
-        min_width: how far, in characters, its texts may be shortened before a column is dropped.
-        below: its cell may stand on a line of its own under the row.
+        title: a title that is longer than the cells may break after a `+`.
+        priority: if room is short, the column with the highest number is dropped first; 0 is never dropped.
+        min_width: the width in characters to which texts may be shortened before a column is dropped.
+        below: whether its cell may move to a separate line under the row.
     """
 
     title: str
@@ -172,12 +173,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A text. A format puts the sign of its category before it, and shows its tone.
+    """A text. A format prefixes it with the sign of its category, and shows its tone.
 
     Attributes:
-        is_verdict: the sign of its tone stands before it too.
-        link: where a page of the report shows what it names: `module=layers_0`, `buffer=3` (the third of the report's),
-            or the name of a section. Other formats leave it out.
+        key: the category or tone of the text; None if it is plain.
+        is_verdict: whether the text is also prefixed with the sign of its tone.
+        link: the place on an HTML page that shows the named item: `module=layers_0`, `buffer=3` (the report's third
+            buffer), or the name of a section. Other formats omit it.
     """
 
     text: str
@@ -196,7 +198,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: a cell per column, and the rows that it is made of."""
+    """One row: a cell for each column, and the rows that it consists of."""
 
     cells: tuple[Cell | Bar, ...]
     children: tuple[Row, ...] = ()
@@ -204,12 +206,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows, and the total that they add up to (None: they are not parts of anything).
+    """Rows, and the total that they add up to (None: they are not parts of a whole).
 
     Attributes:
-        continued: columns that do not fit go into a further table below, with the first column again, instead of being
-            dropped.
-        is_extract: what does not fit is left out without a word, as it stands elsewhere.
+        continued: whether columns that do not fit continue in another table below, which repeats the first column,
+            instead of being dropped.
+        is_extract: whether dropped columns are omitted without a notice, because the document shows them elsewhere.
     """
 
     columns: tuple[Column, ...]
@@ -223,22 +225,22 @@ class Table:
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """The rows (not those that they are made of) and the total."""
+        """The top-level rows and the total."""
         return (*self.rows, self.total) if self.total else self.rows
 
     def rows_with_depth(self) -> Iterator[tuple[Row, int]]:
-        """Every row, each before those that it is made of, and how deep it is nested."""
+        """Yield every row with its nesting depth, parents before children."""
         return _with_depth(self.rows, 0)
 
     def longest_bar(self, index: int) -> int:
-        """The value that the full width of a column of bars stands for."""
+        """Return the value that the full width of a column of bars represents."""
         cells = (row.cells[index] for row, _ in self.rows_with_depth())
         return max((cell.value for cell in cells if isinstance(cell, Bar)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One step along a stacked chart: the stack, and the band of the ruler that it falls in."""
+    """One step along a stacked chart: its stack, and the band of the ruler that it belongs to."""
 
     parts: tuple[Part, ...]
     band: str
@@ -250,10 +252,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedChart:
-    """Stacks over an ordered axis. The highest moment carries the mark; parts stand in the same order everywhere.
+    """Stacks over an ordered axis. The mark labels the highest moment; parts have the same order in all stacks.
 
     Attributes:
-        is_small: a few lines high, and without a legend: what the parts are stands elsewhere.
+        is_small: whether the chart is only a few lines high and has no legend, because the document has one elsewhere.
     """
 
     moments: tuple[Moment, ...]
@@ -272,7 +274,7 @@ class Document:
 
 
 def categories_of(stacks: Iterable[Sequence[Part]]) -> list[Category]:
-    """The categories that hold anything in any of the stacks: what a legend explains."""
+    """Return the categories with bytes in any of the stacks: the entries of a legend."""
     found = {part.category for parts in stacks for part in parts if part.size_bytes}
     return [category for category in Category if category in found]
 

@@ -1,8 +1,9 @@
-"""What a format is, and which there are.
+"""The interface of an output format, and the list of all formats.
 
-A format renders a whole report, or a comparison of several. One that shows documents is made with `document_format`:
-the view picked by the options makes the document, and the format lowers it. One that serialises facts (json, csv) takes
-them as they are. A new one is a new file in `formats/` that exposes `FORMAT`; nothing else changes.
+A format renders a whole report, or a comparison of several. A format that shows documents is made with
+`document_format`: the options select a view, the view builds the document, and the format lowers it. A format that
+serialises facts (json, csv) takes them directly. A new format needs only a new file in `formats/` that exposes
+`FORMAT`.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from memprof.reports.views.report import by_document, summary_document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One way to write a report down.
+    """One output format of reports.
 
     Attributes:
-        name: what `--format` takes.
-        suffix: of a file in this format, with its dot.
+        name: the value of `--format`.
+        suffix: the suffix of files in this format, with its dot.
         summary: one line for `--help` and the docs.
-        render_report: the whole output, ending in one newline.
-        render_comparison: the same for several reports side by side. Raises `MemprofError` where there is no such view.
-        render_diff: the same for what changed from one report to another.
-        is_file: whether the output is for a file and another program, and would only be noise on a terminal.
-        is_picture: whether it shows the main charts alone, and so not every number.
-        lower: any other document in this format; None for a format that shows no documents.
+        render_report: renders a report; the output ends in one newline.
+        render_comparison: renders several reports side by side. Raises `MemprofError` if it has no such view.
+        render_diff: renders the changes from one report to another.
+        is_file: whether the output is for other programs and unreadable on a terminal.
+        is_picture: whether the output shows only the main charts, and therefore omits some numbers.
+        lower: renders any other document; None for a format that shows no documents.
     """
 
     name: str
@@ -61,7 +62,7 @@ def document_format(
     is_file: bool = False,
     is_picture: bool = False,
 ) -> Format:
-    """A format that lowers documents."""
+    """Make a format that lowers documents. The arguments are the attributes of `Format`."""
 
     def render_report(report: Report, options: RenderOptions) -> str | bytes:
         return lower(report_document(report, options), options)
@@ -94,7 +95,7 @@ def document_format(
 
 
 def report_document(report: Report, options: RenderOptions) -> Document:
-    """The document that the options ask for."""
+    """Build the document that the options select."""
     if options.first_screen:
         return first_screen_document(
             report,
@@ -119,17 +120,17 @@ def report_document(report: Report, options: RenderOptions) -> Document:
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """All formats, by name."""
+    """Return all formats, sorted by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(_package.__path__))
     modules = (importlib.import_module(f"{_package.__name__}.{name}") for name in names)
     return tuple(module.FORMAT for module in modules)
 
 
 def format_named(name: str) -> Format:
-    """The format called `name`.
+    """Return the format of a name.
 
     Raises:
-        MemprofError: there is none; the message names those that there are.
+        MemprofError: the format does not exist; the message lists all formats.
     """
     for candidate in formats():
         if candidate.name == name:

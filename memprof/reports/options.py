@@ -1,4 +1,4 @@
-"""What a reader may choose of a report: light, since the command line offers it before it needs reports."""
+"""The options of a report. This module imports little, because the command line loads it before any report."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ _RUN_AS_CODE = frozenset({"javascript", "data", "vbscript"})
 
 
 def editor_link(text: str | None) -> str | None:
-    """What a page links source lines to; empty for `none`.
+    """Check the link template for source lines on an HTML page.
+
+    Args:
+        text: a template such as `vscode://file{file}:{line}`, `none`, or None.
+
+    Returns:
+        The template; empty for `none`, and None for None.
 
     Raises:
-        MemprofError: it is no link to a file.
+        MemprofError: the text is not a link to a file.
     """
     if text is None or text == "none":
         return None if text is None else ""
@@ -41,7 +47,7 @@ def editor_link(text: str | None) -> str | None:
 
 
 class By(StrEnum):
-    """What the bytes are added up by."""
+    """The key of a breakdown."""
 
     CATEGORY = "category"
     MODULE = "module"
@@ -55,7 +61,7 @@ class By(StrEnum):
 
 
 class Order(StrEnum):
-    """How the rows of a comparison follow one another."""
+    """The order of the rows of a comparison."""
 
     GIVEN = "given"
     FOOTPRINT = "footprint"
@@ -65,26 +71,28 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderOptions:
-    """What to show, and what it is shown on. A format uses what applies to it: data formats are always whole.
+    """The content of a report, and the properties of its output. A format ignores options that do not apply to it.
+
+    Data formats always contain all facts.
 
     Attributes:
-        by: one breakdown alone; None for the summary.
-        depth: levels of the module tree.
-        top: rows of the longest lists; the rest is one row, so that totals match.
-        order: how the configurations of a comparison follow one another.
-        width: columns of the terminal.
-        color: the colours that the terminal has; None for none.
-        unicode: False where only ASCII arrives.
-        source: whether a format that has room for it shows the text around a source line.
-        editor: what a page links a source line to, with `{file}` (its path, from the first slash on) and `{line}`;
-            empty: to nothing.
-        with_advice: whether the summary ends with what could be done about the peak.
-        advice: that advice, where more is known than the report alone gives (savings that were compiled); else None.
-        first_screen: the verdict and what is behind it on one screen, instead of the summary.
-        verdict_first: whether the first screen begins with the verdict, for readers who may see its beginning alone.
-        with_configuration: whether the toolchain and the workload's configuration are shown.
-        capture: the file that the report comes from, for the commands that it names; empty: it names none.
-        advise_command: compiles the advice on the step that the report is of; empty: only the capture is known of it.
+        by: the key of a single breakdown; None for the summary.
+        depth: the number of levels of the module tree.
+        top: the largest number of rows in a list; the rest is summed up in one row, so that totals match.
+        order: the order of the configurations of a comparison.
+        width: the width of the terminal in columns.
+        color: the colour system of the terminal; None for no colours.
+        unicode: whether the output may contain characters outside of ASCII.
+        source: whether to show the text around a source line, in formats that have room for it.
+        editor: the link template for source lines on a page, with `{file}` (the path, from its first slash) and
+            `{line}`; empty for no links.
+        with_advice: whether the summary ends with advice on the peak.
+        advice: the advice, if more is known than the report itself provides, such as compiled savings; otherwise None.
+        first_screen: whether to show the verdict and its reasons on one screen instead of the summary.
+        verdict_first: whether the first screen begins with the verdict, for readers who may see only its beginning.
+        with_configuration: whether to show the toolchain and the workload's configuration.
+        capture: the file of the report, used in suggested commands; if empty, no commands are suggested.
+        advise_command: a command that compiles the advice for the step; empty if only the capture is known.
     """
 
     by: By | None = None
@@ -105,7 +113,7 @@ class RenderOptions:
     advise_command: str = ""
 
     def advice_for(self, report: Report) -> tuple[Advice, ...]:
-        """What could be done about the peak of a report."""
+        """Return the advice on the peak of a report."""
         from memprof.studies.advice.advise import advise
 
         return advise(report) if self.advice is None else self.advice

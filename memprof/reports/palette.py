@@ -1,9 +1,8 @@
-"""How everything looks: one letter and one colour for each category, a sign for each tone, and what lines consist of.
+"""The look of reports: a letter and a colour for each category, a sign for each tone, and the characters of lines.
 
-They are the same in every format. The hues are those of Okabe and Ito's palette for colour-blind readers (Color
-Universal Design, 2008), with a lighter step of the same hue for the category that belongs to the same story (params and
-their copies, gradients and cotangents). Lightness separates what hue does not; the letter separates the rest, so colour
-is never the only signal.
+All formats share them. The hues come from Okabe and Ito's palette for colour-blind readers (Color Universal Design,
+2008). Related categories (params and their copies, gradients and cotangents) share a hue and differ in lightness. The
+letter distinguishes all categories, so colour is never the only signal.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ TONE_COLORS: Mapping[Tone, str] = MappingProxyType(
     }
 )
 
-INK = "#1a1a1a"  # letters on a coloured cell
-NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
+INK = "#1a1a1a"  # the colour of letters on a coloured cell
+NARROWEST_LETTER = 0.02  # share of a bar's width; a smaller part has no room for its letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """One set of characters.
+    """The characters of one character set, Unicode or ASCII.
 
     Attributes:
-        bar_steps: a cell that is filled from the left, least first; the last is a full one.
-        stack_steps: a cell that is filled from below, without the full one; empty where there are none.
-        bullets: what stands before a note of each tone.
+        bar_steps: a cell filled from the left, in ascending steps; the last is a full cell.
+        stack_steps: a cell filled from below, in ascending steps without the full cell; empty if the set has none.
+        bullets: the prefix of notes and verdicts, by tone.
     """
 
     ellipsis: str

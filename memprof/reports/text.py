@@ -1,45 +1,46 @@
-r"""Text in a grid of terminal cells: how wide it is, and how to make it safe and short.
+r"""Measure, escape, shorten and wrap text in a grid of terminal cells.
 
-Names come from the user's program and may hold anything. What would move the cursor, hide text or turn its direction
-(control characters, bidirectional overrides, lone surrogates) is shown as an escape such as `\x1b`, never sent on.
+Names come from the user's program and may contain any character. Characters that would move the cursor, hide text or
+change its direction (control characters, bidirectional overrides, lone surrogates) are replaced by escapes such as
+`\x1b`.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-_ZERO_WIDTH_JOINER = "\u200d"  # part of many emoji, and harmless
+_ZERO_WIDTH_JOINER = "\u200d"  # harmless, and part of many emoji
 
 
 def printable(text: str, *, ascii_only: bool) -> str:
-    """`text` with everything escaped that a terminal (or an ASCII stream) would not show as a character."""
+    """Escape every character that a terminal (or an ASCII stream) would not display."""
     if text.isprintable() and (text.isascii() or not ascii_only):
         return text
     return "".join(_printable_char(char, ascii_only=ascii_only) for char in text)
 
 
 def cell_width(text: str) -> int:
-    """How many terminal cells `text` takes. Joined emoji are counted one by one, which can only be too much."""
+    """Return the width of a text in terminal cells. Joined emoji count one by one, so the width is never too small."""
     if text.isascii():
         return len(text)
     return sum(_char_width(char) for char in text)
 
 
 def shorten_middle(text: str, width: int, *, ellipsis: str = "…") -> str:
-    """Cut out the middle of `text` so that it takes at most `width` cells; both ends stay readable."""
+    """Remove the middle of a text so that it takes at most `width` cells; both ends stay readable."""
     if cell_width(text) <= width:
         return text
     keep = width - cell_width(ellipsis)
     if keep < 1:
         return _head(text, width)
-    # The end of a path or op name says more than its beginning: it gets the odd cell.
+    # The end of a path or op name is more specific than its beginning, so it gets the odd cell.
     head = _head(text, keep // 2)
     tail = _head(text[::-1], keep - keep // 2)[::-1]
     return head + ellipsis + tail
 
 
 def shorten_end(text: str, width: int, *, ellipsis: str = "…") -> str:
-    """Cut off the end of `text` (for prose) so that it takes at most `width` cells."""
+    """Remove the end of a text so that it takes at most `width` cells; meant for prose."""
     if cell_width(text) <= width:
         return text
     keep = width - cell_width(ellipsis)
@@ -47,7 +48,7 @@ def shorten_end(text: str, width: int, *, ellipsis: str = "…") -> str:
 
 
 def wrap(text: str, width: int, *, ellipsis: str = "…") -> list[str]:
-    """Break prose into lines of at most `width` cells, never between a number and its unit.
+    """Break prose into lines of at most `width` cells, but not between a number and its unit.
 
     A word that is longer than a line is shortened in the middle.
     """
@@ -89,7 +90,7 @@ def _char_width(char: str) -> int:
 
 
 def _head(text: str, width: int) -> str:
-    """The longest beginning of `text` that takes at most `width` cells."""
+    """Return the longest prefix of a text that takes at most `width` cells."""
     used = 0
     for index, char in enumerate(text):
         used += _char_width(char)

@@ -1,4 +1,4 @@
-"""Which columns of a table are shown at a width, and how wide each is."""
+"""Choose the columns of a table that fit a given width, and their widths."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 from memprof.reports.document import Column
 
-_FIRST_COLUMN_SHARE = 3  # of a table that is continued, at most a third
+_FIRST_COLUMN_SHARE = 3  # the first column of a continued table takes at most a third of the width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a column asks for, in cells: `natural` for everything in it, `minimum` before it is dropped."""
+    """Width requirements of a column, in terminal cells.
+
+    Attributes:
+        index: the index of the column in its table.
+        natural: the width that fits all content.
+        minimum: the width below which the column is dropped.
+    """
 
     index: int
     column: Column
@@ -22,13 +28,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What the columns get.
+    """The placement of the columns.
 
     Attributes:
-        widths: the width of each column that stands in the grid, by its index, in order.
-        below: indices of the columns that go on a line of their own under the row.
-        dropped: indices of the columns that are left out.
-        gap: blanks between two columns.
+        widths: the width of each column in the grid, in cells, by its index, in order.
+        below: indices of the columns on separate lines under the row.
+        dropped: indices of the dropped columns.
+        gap: the number of blanks between two columns.
     """
 
     widths: dict[int, int]
@@ -37,17 +43,21 @@ class Fit:
     gap: int
 
     def is_too_wide(self, width: int) -> bool:
-        """Whether it sticks out of `width` cells."""
+        """Return whether the grid is wider than `width` cells."""
         return _total(list(self.widths.values()), gap=self.gap) > width
 
 
 def fit_columns(needs: Sequence[Need], width: int) -> Fit:
     """Fit columns into `width` cells.
 
-    Everything stands side by side if it fits whole. Else the columns that may go below do; then texts are shortened and
-    the gap closes up; then columns are dropped, the highest priority number first, and put back if they fit in the end.
-    What may neither be shortened nor dropped (numbers, on a page that is too narrow even for them) sticks out rather
-    than break.
+    If all columns fit, they stand side by side. Otherwise the following steps apply, in this order:
+
+    1. columns that may move below their row do so;
+    2. texts are shortened, and the gap is narrowed;
+    3. columns are dropped, the highest priority number first, and restored if they fit in the end.
+
+    Columns that can neither be shortened nor dropped, such as numbers on a very narrow page, overflow instead of
+    breaking.
     """
     grid = list(needs)
     below: tuple[int, ...] = ()
@@ -62,7 +72,7 @@ def fit_columns(needs: Sequence[Need], width: int) -> Fit:
             break
         grid.remove(last)
         dropped.append(last)
-    for need in reversed(dropped):  # a narrow one may have room where a wide one has not
+    for need in reversed(dropped):  # a narrow column may fit where a wide one did not
         if _total([other.minimum for other in [*grid, need]], gap=gap) <= width:
             grid.append(need)
     grid.sort(key=lambda need: need.index)
@@ -72,7 +82,7 @@ def fit_columns(needs: Sequence[Need], width: int) -> Fit:
 
 
 def continue_columns(needs: Sequence[Need], width: int) -> list[Fit]:
-    """Fit columns into as many tables of `width` cells as they take; the first column stands in each of them."""
+    """Distribute columns over as many tables of `width` cells as needed; each table repeats the first column."""
     first, *rest = needs
     gap = 2
     first_width = min(first.natural, max(first.minimum, width // _FIRST_COLUMN_SHARE))
@@ -81,7 +91,11 @@ def continue_columns(needs: Sequence[Need], width: int) -> list[Fit]:
 
 
 def break_lines(needs: Sequence[Need], width: int, *, gap: int) -> list[dict[int, int]]:
-    """Put texts on as few lines as their minimum widths allow, in order; each line's widths by index."""
+    """Put columns on as few lines as their minimum widths allow, in order.
+
+    Returns:
+        For each line, the widths of its columns in cells, by index.
+    """
     lines: list[list[Need]] = []
     for need in needs:
         if lines and _total([other.minimum for other in [*lines[-1], need]], gap=gap) <= width:
@@ -92,7 +106,7 @@ def break_lines(needs: Sequence[Need], width: int, *, gap: int) -> list[dict[int
 
 
 def _grow(needs: Sequence[Need], width: int) -> dict[int, int]:
-    """Start at the minimum and give what is left to the columns that can use it, in equal parts."""
+    """Start at the minimum widths, and divide the remaining cells equally between the columns that can use them."""
     widths = {need.index: need.minimum for need in needs}
     left = width - sum(widths.values())
     while left > 0:

@@ -1,4 +1,4 @@
-"""Lines of spans: text in its final place with what it means, but not yet how that looks."""
+"""Lines of spans: text in its final place, with its meaning but without its look."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Span:
     """A piece of a line.
 
     Attributes:
-        key: whose colour it takes; None for the terminal's own.
-        filled: the colour stands behind the text, not in it.
-        bold: it stands out.
+        key: the category or tone that determines the colour; None for the terminal's default colour.
+        filled: whether the colour fills the background instead of the text.
+        bold: whether the text is bold.
     """
 
     text: str
@@ -33,7 +33,7 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """What is drawn on. Every text passes through `clean` once, before it is measured."""
+    """The output grid: its width in cells and its characters. Every text passes `clean` once before it is measured."""
 
     width: int
     unicode: bool
@@ -43,29 +43,29 @@ class Paper:
         return UNICODE if self.unicode else ASCII
 
     def clean(self, text: str) -> str:
-        """The text with everything escaped that this paper cannot show."""
+        """Escape every character that this output cannot display."""
         return printable(text, ascii_only=not self.unicode)
 
     def shorten(self, text: str, width: int, how: Shorten = Shorten.MIDDLE) -> str:
-        """The text, cut to `width` cells unless it may never be cut."""
+        """Shorten a text to `width` cells, unless `how` forbids it."""
         if how is Shorten.NEVER:
             return text
         cut = shorten_end if how is Shorten.END else shorten_middle
         return cut(text, width, ellipsis=self.glyphs.ellipsis)
 
     def wrap(self, text: str, width: int) -> list[str]:
-        """Prose as lines of at most `width` cells."""
+        """Break prose into lines of at most `width` cells."""
         return wrap(self.clean(text), width, ellipsis=self.glyphs.ellipsis)
 
 
 def pad(text: str, width: int, align: Align) -> str:
-    """Fill `text` up to `width` cells."""
+    """Pad a text with blanks to `width` cells."""
     space = " " * (width - cell_width(text))
     return space + text if align is Align.RIGHT else text + space
 
 
 def trim(line: Line) -> Line:
-    """The line without blanks at its end: they would be noise in a pipe or a diff."""
+    """Remove the blanks at the end of a line, which would be noise in a pipe or a diff."""
     kept = list(line)
     while kept and not kept[-1].filled and not kept[-1].text.rstrip(" "):
         kept.pop()
@@ -75,7 +75,7 @@ def trim(line: Line) -> Line:
 
 
 def merge(spans: list[Span]) -> Line:
-    """Neighbours that look the same as one span."""
+    """Merge neighbouring spans that look the same."""
     merged: list[Span] = []
     for span in spans:
         if merged and replace(merged[-1], text="") == replace(span, text=""):

@@ -1,4 +1,4 @@
-"""Lays out a whole document, block by block; headings, facts and notes are simple enough to stand here."""
+"""Lay out a whole document, block by block. Headings, facts and notes are simple enough to be laid out here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from memprof.reports.text import cell_width
 
 _SHELL_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")
 _LABEL_GAP = 2
-_LONGEST_VALUE = 3  # lines: what is longer is a list of names, not a sentence
+_LONGEST_VALUE = 3  # lines; a longer value is a list of names, not a sentence
 
 
 def page_lines(document: Document, paper: Paper) -> list[Line]:
-    """Every line of the document; no line ends in blanks."""
+    """Return all lines of a document; no line ends in blanks."""
     lines: list[Line] = []
     previous: Block | None = None
     for block in document.blocks:
@@ -60,13 +60,13 @@ def _block_lines(block: Block, paper: Paper) -> list[Line]:
 
 
 def heading_lines(heading: Heading, paper: Paper) -> list[Line]:
-    """A title with its aside, or a rule with a title set into it."""
+    """Lay out a title with its aside, or a section title within a rule."""
     glyphs = paper.glyphs
     aside = f" {paper.clean(heading.aside)} " if heading.aside else ""
     if heading.level == 1:
         text = paper.shorten(paper.clean(heading.text), paper.width - cell_width(aside) - 1)
         return [(Span(text=text, bold=True), Span(text=f" {aside}".rstrip(), key=Tone.MUTED))]
-    # The rule before the title, a blank on each side of it, and at least one piece of rule after it.
+    # The rule before the title, a blank on each side of the title, and at least one character of rule after it.
     text = paper.shorten(paper.clean(heading.text), paper.width - 5)
     left = glyphs.rule * 2
     used = cell_width(text) + len(left) + 2
@@ -85,7 +85,7 @@ def heading_lines(heading: Heading, paper: Paper) -> list[Line]:
 
 
 def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
-    """Labels in one column, values beside them; a line breaks between two values, or within one that is too long."""
+    """Lay out labels in one column and values beside them. Lines break between values, or within a value too long."""
     label_width = max(cell_width(paper.clean(fact.label)) for fact in facts.facts) + _LABEL_GAP
     lines: list[Line] = []
     for fact in facts.facts:
@@ -99,7 +99,7 @@ def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
 
 
 def note_lines(note: Note, paper: Paper) -> list[Line]:
-    """A bullet that shows the tone without colour, and the text wrapped beside it; good news has no colour."""
+    """Lay out a note: a bullet that shows the tone without colour, and the wrapped text, uncoloured for good news."""
     bullet = paper.glyphs.bullets[note.tone]
     tone = None if note.tone is Tone.GOOD else note.tone
     lines: list[Line] = []

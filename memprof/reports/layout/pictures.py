@@ -1,8 +1,8 @@
-"""Stacks of bytes cut into character cells: the gauge, the bars, and the chart over program order.
+"""Draw stacks of bytes in character cells: the gauge, the bars, and the chart over program order.
 
-Every full cell holds the letter of its category on the category's colour, so a picture reads the same in black and
-white. In the chart, bytes go upwards and program order to the right, with a ruler of bands below. Bands get a row each:
-the compiler interleaves the phases of a step, and one shared ruler would be confetti.
+Every full cell shows the letter of its category on the category's colour, so a picture is readable in black and white.
+In the chart, bytes extend upwards and program order to the right, with bands below. Each band has a row of its own:
+the compiler interleaves the phases of a step, and a single row would be too fragmented to read.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from memprof.reports.text import cell_width
 from memprof.reports.units import format_bytes, format_share
 
 _GAP = 2
-_LONGEST_LABEL_SHARE = 0.3  # of the page; the bars are what it is for
+_LONGEST_LABEL_SHARE = 0.3  # of the page width; the bars need the rest
 _HEIGHT, _SMALL_HEIGHT = 16, 3
-_LABELS = 4  # on the axis of a chart that is not small
-_MOST_SIZES = 5  # parts whose sizes stand under a gauge; the rest is summed up
-_COMPOSITION_SHARE = 0.6  # of the page, beside the share of the capacity
+_LABELS = 4  # axis labels of a chart that is not small
+_MOST_SIZES = 5  # parts listed with their sizes under a gauge; the rest is summed up
+_COMPOSITION_SHARE = 0.6  # of the page width; the share of the capacity takes the rest
 _BLANK = Span(text=" ")
 
 
 def stack_cells(parts: Sequence[Part], *, bytes_per_cell: float, num_cells: int) -> list[Category]:
-    """The category in the middle of each cell, as far as the stack reaches."""
+    """Return the category in the middle of each cell that the stack reaches."""
     total_bytes = sum(part.size_bytes for part in parts)
     middles = ((cell + 0.5) * bytes_per_cell for cell in range(num_cells))
     return [category_at(parts, middle) for middle in middles if middle < total_bytes]
 
 
 def category_at(parts: Sequence[Part], height_bytes: float) -> Category:
-    """The category that the stack has at a height; its topmost one at or above its top."""
+    """Return the category of a stack at a height in bytes; at or above its top, the topmost category."""
     end = 0
     for part in parts:
         end += part.size_bytes
@@ -44,7 +44,7 @@ def category_at(parts: Sequence[Part], height_bytes: float) -> Category:
 
 
 def _most_above(parts: Sequence[Part], height_bytes: float) -> Category:
-    """The category with the most bytes above a height: a sliver does not colour the whole cell."""
+    """Return the category with the most bytes above a height, so that no sliver colours a whole cell."""
     ends = accumulate(part.size_bytes for part in parts)
     return max(
         ((min(end - height_bytes, part.size_bytes), part.category) for part, end in zip(parts, ends, strict=True)),
@@ -53,16 +53,19 @@ def _most_above(parts: Sequence[Part], height_bytes: float) -> Category:
 
 
 def letter(category: Category) -> Span:
-    """One cell of a category: its colour with its letter in it."""
+    """Return one cell of a category: its letter on its colour."""
     return Span(text=CATEGORY_LETTERS[category], key=category, filled=True)
 
 
 def capacity_mark(capacity_bytes: int, *, scale: int, num_cells: int, indent: int, paper: Paper) -> Line:
-    """A mark under the cell where the capacity ends, with its size on the side that has room.
+    """Draw a mark under the cell where the capacity ends, with its size on the side that has room.
 
     Args:
-        scale: the bytes that `num_cells` stand for.
-        indent: blanks before the first of them.
+        capacity_bytes: the capacity.
+        scale: the bytes that all cells together represent.
+        num_cells: the number of cells.
+        indent: the number of blanks before the first cell.
+        paper: the output grid.
     """
     mark = paper.glyphs.mark_below
     label = f"capacity {format_bytes(capacity_bytes)}"
@@ -73,7 +76,7 @@ def capacity_mark(capacity_bytes: int, *, scale: int, num_cells: int, indent: in
 
 
 def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -> list[Line]:
-    """Which letter is which category."""
+    """Lay out the legend: the letter and the name of each category."""
     lines: list[Line] = []
     line: list[Span] = []
     used = indent
@@ -90,9 +93,9 @@ def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -
 
 
 def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
-    """What it is made of beside how much of the capacity that is, the verdict if there is one, and the sizes if wanted.
+    """Lay out a gauge: its composition beside its share of the capacity, then the verdict and the sizes, if any.
 
-    Two bars, because on one scale a small step on a large card would be nothing to look at.
+    Composition and share are separate bars: on one scale, a small step on a large card would be invisible.
     """
     lines: list[Line] = []
     if gauge.total_bytes:
@@ -108,11 +111,11 @@ def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
 
 
 def _share_cells(gauge: Gauge, paper: Paper) -> list[Span]:
-    """The footprint as a bar in the capacity, or past its end, and the share in percent."""
+    """Draw the footprint as a bar within the capacity or beyond it, followed by its share in percent."""
     capacity, glyphs = gauge.capacity_bytes or 0, paper.glyphs
     text = f" {format_share(gauge.total_bytes, capacity)}"
     num_cells = paper.width - int(paper.width * _COMPOSITION_SHARE) - _GAP - len(text)
-    used = max(1, round(gauge.total_bytes * num_cells / gauge.scale_bytes))  # something is never drawn as nothing
+    used = max(1, round(gauge.total_bytes * num_cells / gauge.scale_bytes))  # a nonzero size gets at least one cell
     bar = glyphs.bar_steps[-1] * used + glyphs.free * (num_cells - used)
     if gauge.total_bytes > capacity:
         at = min(num_cells - 1, capacity * num_cells // gauge.scale_bytes)
@@ -123,7 +126,7 @@ def _share_cells(gauge: Gauge, paper: Paper) -> list[Span]:
 
 
 def _size_lines(gauge: Gauge, paper: Paper) -> list[Line]:
-    """The largest parts with their sizes and shares, and what no rule explains, however small, in columns."""
+    """Lay out the largest parts with their sizes and shares, in columns. Unattributed bytes are always listed."""
     most = _MOST_SIZES if len(gauge.parts) > _MOST_SIZES + 1 else _MOST_SIZES + 1
     ranked = sorted(gauge.parts, key=lambda part: (part.category is not Category.UNATTRIBUTED, -part.size_bytes))
     named, rest = sorted(ranked[:most], key=lambda part: -part.size_bytes), ranked[most:]
@@ -144,7 +147,7 @@ def _size_lines(gauge: Gauge, paper: Paper) -> list[Line]:
 
 
 def bar_lines(bars: StackedBars, paper: Paper) -> list[Line]:
-    """A line for each bar with its label and size, a mark where the capacity ends, and which letter is what."""
+    """Lay out a line for each bar with its label and size, a mark where the capacity ends, and the legend."""
     labels = [paper.clean(bar.label) for bar in bars.bars]
     label_width = min(max(map(cell_width, labels)), int(paper.width * _LONGEST_LABEL_SHARE))
     size_width = max(cell_width(bar.size) for bar in bars.bars)
@@ -166,10 +169,10 @@ def bar_lines(bars: StackedBars, paper: Paper) -> list[Line]:
 
 
 def _bar_cells(bar: StackedBar, *, scale: int, num_cells: int, capacity_bytes: int | None, paper: Paper) -> list[Span]:
-    """The bar, and behind it nothing but the line at which the capacity ends."""
+    """Draw a bar, and after it the line at which the capacity ends."""
     stack = stack_cells(bar.parts, bytes_per_cell=scale / num_cells, num_cells=num_cells)
     if bar.parts and not stack:
-        stack = [category_at(bar.parts, bar.total_bytes / 2)]  # something is never drawn as nothing
+        stack = [category_at(bar.parts, bar.total_bytes / 2)]  # a nonempty bar gets at least one cell
     cells = [letter(category) for category in stack] + [Span(text=" ")] * (num_cells - len(stack))
     if capacity_bytes:
         at = min(num_cells - 1, capacity_bytes * num_cells // scale)
@@ -179,7 +182,7 @@ def _bar_cells(bar: StackedBar, *, scale: int, num_cells: int, capacity_bytes: i
 
 
 def chart_lines(chart: StackedChart, paper: Paper) -> list[Line]:
-    """The mark, the stacks with their axis, the bands, and which letter is what."""
+    """Lay out a chart: the mark, the stacks with their axis, the bands, and the legend."""
     top_bytes = max(moment.total_bytes for moment in chart.moments)
     height = _SMALL_HEIGHT if chart.is_small else _HEIGHT
     step = height if chart.is_small else height // _LABELS
@@ -202,14 +205,14 @@ def chart_lines(chart: StackedChart, paper: Paper) -> list[Line]:
 
 
 def _resample(moments: Sequence[Moment], num_columns: int) -> list[Moment]:
-    """As many moments as there are columns: each slice's highest, or each one drawn several columns wide."""
+    """Return one moment for each column: the highest of its slice, or one moment for several columns."""
     edges = [column * len(moments) // num_columns for column in range(num_columns + 1)]
     slices = (moments[start : max(stop, start + 1)] for start, stop in pairwise(edges))
     return [max(part, key=lambda moment: moment.total_bytes) for part in slices]
 
 
 def _column(moment: Moment, height: int, *, bytes_per_cell: float, paper: Paper) -> list[Span]:
-    """The cells of one stack from the bottom up. Where there are part blocks, the top cell shows how full it is."""
+    """Draw the cells of one stack from the bottom up. If partial blocks exist, the top cell is partially filled."""
     steps = paper.glyphs.stack_steps
     categories = stack_cells(moment.parts, bytes_per_cell=bytes_per_cell, num_cells=height)
     cells = [letter(category) for category in categories]
@@ -237,7 +240,7 @@ def _band_line(band: str, moments: Sequence[Moment], *, gutter: int, paper: Pape
 
 
 def _mark_line(mark: str, moments: Sequence[Moment], *, gutter: int, paper: Paper) -> Line:
-    """The mark over the highest column, with its words on the side that has room."""
+    """Draw the mark over the highest column, with its text on the side that has room."""
     at = gutter + max(range(len(moments)), key=lambda index: moments[index].total_bytes)
     glyph = paper.glyphs.mark_above
     if at + 2 + len(mark) <= paper.width:

@@ -1,4 +1,4 @@
-"""Tables: a line of titles, the rows with their tree, and the total under a rule."""
+"""Lay out tables: titles, rows with their tree, and the total under a rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_WORD = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FlatRow:
-    """A row in its place: what the tree draws before it, and before the line below it."""
+    """A row of the flattened tree, with the prefixes that draw the tree: of the row, and of the lines below it."""
 
     cells: tuple[Cell | Bar, ...]
     prefix: str
@@ -29,7 +29,7 @@ class _FlatRow:
 
 
 def table_lines(table: Table, paper: Paper) -> list[Line]:
-    """The table, without empty columns, and with the titles of those that did not fit named under it."""
+    """Lay out a table without its empty columns. A line under it names the columns that did not fit."""
     rows = list(_flatten(table.rows, paper, prefix="", nested=False))
     total = [_FlatRow(cells=table.total.cells, prefix="", prefix_below="", bold=True)] if table.total else []
     needs = [
@@ -40,7 +40,7 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     if not needs:
         return []
     fits = continue_columns(needs, paper.width) if table.continued else [fit_columns(needs, paper.width)]
-    if fits[-1].is_too_wide(paper.width):  # rather two tables than one whose lines a terminal breaks
+    if fits[-1].is_too_wide(paper.width):  # two tables read better than one whose lines the terminal wraps
         kept = [need for need in needs if need.index in fits[-1].widths]
         fits = [replace(each, dropped=fits[-1].dropped) for each in continue_columns(kept, paper.width)]
     lines: list[Line] = []
@@ -54,7 +54,7 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
 
 
 def _grid_lines(table: Table, rows: list[_FlatRow], total: list[_FlatRow], fit: Fit, paper: Paper) -> list[Line]:
-    """Titles, rows, and the total under a rule."""
+    """Lay out the titles, the rows, and the total under a rule."""
     columns = table.columns
     longest = [table.longest_bar(index) for index in range(len(columns))]
     lines = _title_lines(columns, fit, paper)
@@ -97,7 +97,7 @@ def _cell_width(cell: Cell | Bar, paper: Paper) -> int:
 
 
 def _sign(cell: Cell, paper: Paper) -> list[Span]:
-    """What stands before the text: the letter of its category, or the sign of its tone."""
+    """Return the prefix of a text: the letter of its category, or the sign of its tone."""
     if isinstance(cell.key, Category):
         return [letter(cell.key), Span(text=" ")]
     if cell.key and cell.is_verdict:
@@ -106,7 +106,7 @@ def _sign(cell: Cell, paper: Paper) -> list[Span]:
 
 
 def _title_lines(columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:
-    """The titles, which stand on the line above the first row; those that are too long begin further up."""
+    """Lay out the titles, aligned to the line above the first row; titles that break begin further up."""
     titles = {index: break_title(columns[index].title, width, paper) for index, width in fit.widths.items()}
     height = max(map(len, titles.values()))
     lines: list[Line] = []
@@ -146,7 +146,7 @@ def _text_cell(cell: Cell, column: Column, width: int, *, prefix: str, bold: boo
 
 def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
     steps = paper.glyphs.bar_steps
-    # Something is never drawn as nothing.
+    # A nonzero value gets at least one step.
     length = max(1, round(bar.value * width * len(steps) / longest)) if bar.value else 0
     full, rest = divmod(length, len(steps))
     text = steps[-1] * full + (steps[rest - 1] if rest else "")
@@ -154,7 +154,7 @@ def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
 
 
 def _below_lines(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:
-    """The cells that stand under the row, if they are not empty: as few lines as their minimum widths allow."""
+    """Lay out the nonempty cells below a row, on as few lines as their minimum widths allow."""
     indent = Span(text=f"{row.prefix_below}  ", key=Tone.MUTED)
     separator = Span(text=paper.glyphs.separator, key=Tone.MUTED)
     cells = {index: cell for index in fit.below if isinstance(cell := row.cells[index], Cell) and cell.text}
@@ -170,13 +170,13 @@ def _below_lines(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, paper: Pa
 
 
 def narrowest_title(title: str, paper: Paper) -> int:
-    """The width that a title needs when it breaks wherever it may."""
+    """Return the width in cells of a title that breaks wherever it may."""
     widths = (cell_width(word.rstrip()) for word in _words(title, paper, _LONGEST_WORD))
     return max(widths, default=0)
 
 
 def break_title(title: str, width: int, paper: Paper) -> list[str]:
-    """The title as few lines of at most `width` cells; an empty one is one empty line."""
+    """Break a title into as few lines of at most `width` cells as possible; an empty title is one empty line."""
     lines = [""]
     for word in _words(title, paper, width):
         if lines[-1] and cell_width(lines[-1] + word.rstrip()) > width:
@@ -186,6 +186,6 @@ def break_title(title: str, width: int, paper: Paper) -> list[str]:
 
 
 def _words(title: str, paper: Paper, width: int) -> list[str]:
-    """The words with the blank behind them; what is longer than a line is shortened in the middle."""
+    """Split a title into words, each with its trailing blank. Words longer than a line are shortened in the middle."""
     words = _WORD.findall(paper.clean(title))
     return [word if cell_width(word.rstrip()) <= width else paper.shorten(word, width) for word in words]
