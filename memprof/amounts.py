@@ -75,7 +75,7 @@ def scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[
 
 
 def three_digits(value: float) -> str:
-    """Format a number with three significant digits but at most two decimals: `0.12`, `1.50`, `79.1`, `1023`."""
+    """Format a number with three significant digits, at most two decimals and all integer digits: `1.50`, `1023`."""
     for limit, digits in ((9.995, 2), (99.95, 1)):
         if value < limit:
             return f"{value:.{digits}f}"

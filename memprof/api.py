@@ -1,10 +1,12 @@
 """The Python API, exported by `import memprof`.
 
-profile = memprof.profile(train_step, state, batch, donate_argnums=(0,), target="h100-80gb")
-profile.footprint_bytes, profile.by("category"), profile.buffers[:10]
-print(profile)                              # prints the report of `memprof run`
-profile.save("step.memprof")                # memprof.load("step.memprof") reads it
-memprof.compare({"baseline": before, "remat": after})
+For example:
+
+    profile = memprof.profile(train_step, state, batch, donate_argnums=(0,), target="h100-80gb")
+    profile.footprint_bytes, profile.by("category"), profile.buffers[:10]
+    print(profile)                              # prints the report of `memprof run`
+    profile.save("step.memprof")                # memprof.load("step.memprof") reads it
+    memprof.compare({"baseline": before, "remat": after})
 """
 
 from __future__ import annotations

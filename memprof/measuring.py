@@ -89,9 +89,9 @@ class Measured:
 def measure(*, arrays: bool = True) -> Iterator[Measured]:
     """Measure the memory of each device over a block.
 
-    with memprof.measure() as measured:
-        jax.block_until_ready(train_step(state, batch))
-    print(measured)
+        with memprof.measure() as measured:
+            jax.block_until_ready(train_step(state, batch))
+        print(measured)
 
     JAX runs a step asynchronously, after its call has returned: wait for its results inside the block. JAX arrays are
     counted by type before and after the block. For the types whose count grew, memprof looks up a variable that holds

@@ -1,8 +1,10 @@
 """`memprof.plan` and `memprof.apply`: find a checkpoint policy for a memory budget, and apply it.
 
-plan = memprof.plan(train_step, state, batch, target="a100-40gb", memory="30GiB")
-print(plan.code)                                  # code to paste
-step = jax.jit(memprof.apply(plan)(train_step))   # or apply it directly
+For example:
+
+    plan = memprof.plan(train_step, state, batch, target="a100-40gb", memory="30GiB")
+    print(plan.code)                                  # code to paste
+    step = jax.jit(memprof.apply(plan)(train_step))   # or apply it directly
 """
 
 from __future__ import annotations

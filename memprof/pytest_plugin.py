@@ -99,7 +99,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail a test whose markers were not applied, whoever ran it, and one whose check failed in a thread."""
+    """Fail a test whose markers were not applied or whose check failed in another thread, whatever plugin ran it."""
     result = yield
     for marker in item.iter_markers():
         if _is_misspelt(marker.name, item.config):

@@ -1,1 +1,1 @@
-"""The formats: one file each, found by `memprof.reports.registry`."""
+"""The formats, one in each file; `memprof.reports.format` finds them."""

@@ -1,8 +1,8 @@
 """CSV: one row per live buffer, per configuration of a comparison, or per operation and shape of a diff.
 
-The first line has the titles. Numbers are whole bytes. Texts come from the user's program: what is not printable is
-escaped, so that a record is one line, and a text that a spreadsheet would run as a formula (it begins with `=`, `+`,
-`-` or `@`) gets an apostrophe before it. The JSON has every text unchanged.
+The first line contains the titles. Sizes are whole bytes. Texts come from the user's program: unprintable characters
+are escaped, which keeps each record on one line, and a text that a spreadsheet would run as a formula (it begins with
+`=`, `+`, `-` or `@`) is prefixed with an apostrophe. The JSON format keeps every text unchanged.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _CONFIGURATION_TITLES = (
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The buffers that are live at the peak, largest first, all of them; a shape is a JSON list."""
+    """Render all buffers that are live at the peak, largest first. Shapes are JSON lists."""
     return _table(BufferJson.__struct_fields__, _records(report.buffers, BufferJson), ascii_only=not options.unicode)
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
-    """The configurations as they were given; one that failed has a reason in place of numbers."""
+    """Render the configurations in their given order. A failed configuration has a reason instead of numbers."""
     rows = zip(comparison.rows, comparison.effects, strict=True)
     records: list[Record] = [_configuration(report, effect) for report, effect in rows]
     records += [{"label": failure.label, "failure": failure.reason} for failure in comparison.failures]
@@ -72,13 +72,13 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
-    """The buffers of either report, matched by operation and shape, the largest change first."""
+    """Render the buffers of both reports, matched by operation and shape, the largest change first."""
     records = _records(diff.buffers, MatchedBuffersJson)
     return _table(MatchedBuffersJson.__struct_fields__, records, ascii_only=not options.unicode)
 
 
 def _records(rows: Sequence[object], kind: type[Struct]) -> Iterator[Record]:
-    """Rows with the fields that they have in the JSON."""
+    """Convert rows to records with the fields of the JSON format."""
     for row in rows:
         values: dict[str, Any] = to_builtins(convert(row, kind, from_attributes=True))
         yield {title: json.dumps(value) if isinstance(value, tuple) else value for title, value in values.items()}

@@ -1,8 +1,8 @@
-"""HTML: one file that opens offline in any browser: charts to hover, click and zoom, tables to search and sort.
+"""HTML: one file that opens offline in any browser, with interactive charts, and tables to search and sort.
 
-It holds the same document as the terminal, and what its scripts draw from. Without JavaScript, and on paper, the
-document is still there. A notebook's cell gets a fragment instead: a bar, tables, a chart, no script; it brings its
-style along, for itself alone, and takes the colours of text and background from where it stands.
+The file contains the document that the terminal shows, and the data of its scripts. The document is complete without
+JavaScript and in print. A notebook shows a fragment instead: a bar, tables and a chart, without scripts. Its style
+applies only to itself, and it inherits the colours of text and background from the notebook.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CHART_SCRIPTS = (
     *("units.js", "data.js", "pointer.js", "plot.js", "timeline.js", "flame.js", "address_map.js"),
     *("details.js", "buffers.js", "explore.js"),
 )
-# The parts that scripts draw, by their titles in the table of contents.
+# The sections that scripts draw, by their titles in the table of contents.
 _EXPLORED = {"Flame graph": "flame.html", "Buffers": "buffers.html", "Addresses": "addresses.html"}
-_LARGEST = "<!-- largest -->"  # for those who run no scripts
+_LARGEST = "<!-- largest -->"  # replaced by a table for browsers without scripts
 _NUM_BUFFERS = 5
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The summary with everything to explore, or one breakdown as a page of tables."""
+    """Render the summary with its interactive sections, or one breakdown as a page of tables."""
     title = f"{report.label} - memprof"
     if options.by is not None or not report.buffers:
         return _page_of_tables(title, report_document(report, replace(options, with_advice=True)))
@@ -67,7 +67,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
-    """The comparison with the differences by category and module, or the differences by one key."""
+    """Render the comparison with the differences by category and module, or the differences by one key."""
     document = comparison_document(
         comparison,
         by=options.by,
@@ -80,13 +80,13 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
-    """What grew and what shrank, as tables to sort."""
+    """Render the changes from one report to another as sortable tables."""
     document = diff_document(diff, by=options.by, depth=options.depth, top=options.top)
     return _page_of_tables("diff - memprof", document)
 
 
 def lower(document: Document, options: RenderOptions) -> str:
-    """Any other document, as tables to sort."""
+    """Render any other document with sortable tables."""
     del options
     titles = [block.text for block in document.blocks if isinstance(block, Heading)]
     return _page_of_tables(f"{titles[0]} - memprof" if titles else "memprof", document)
@@ -97,20 +97,20 @@ def _page_of_tables(title: str, document: Document) -> str:
 
 
 def html_fragment(report: Report) -> str:
-    """What one looks at first: whether it fits, categories, timeline, largest buffers; and the page, folded away."""
+    """Render a report for a notebook: verdict, categories, timeline, largest buffers, and the whole page, folded."""
     blocks: list[Block] = [header.title(report), header.gauge(report), category_table(report.categories)]
     if report.buffers:
         blocks.append(timeline_chart(report.timeline, live_peak_bytes=report.live_peak_bytes))
         blocks.append(Heading(text="Largest buffers at the peak", level=2))
         blocks.append(largest_buffers_table(report.buffers, top=_NUM_BUFFERS))
-    # A frame of its own, since a notebook runs no scripts of what it shows, and the page must not change its style.
+    # The page gets its own frame: notebooks do not run scripts in output, and the page must not change their style.
     whole = escape(render_report(report, RenderOptions()))
     frame = f'<iframe sandbox="allow-scripts" loading="lazy" title="the whole report" srcdoc="{whole}"></iframe>'
     return _fragment(blocks, after=f"<details><summary>The whole report</summary>{frame}</details>")
 
 
 def comparison_fragment(comparison: ReportComparison) -> str:
-    """The footprints of all configurations as bars, and their table."""
+    """Render a comparison for a notebook: the footprints of all configurations as bars, and their table."""
     rows = compared_rows(comparison, Order.GIVEN)
     blocks: list[Block] = [comparison_title(comparison)]
     if rows:
@@ -119,7 +119,7 @@ def comparison_fragment(comparison: ReportComparison) -> str:
 
 
 def document_fragment(document: Document) -> str:
-    """Any other document."""
+    """Render any other document for a notebook."""
     return _fragment(document.blocks)
 
 

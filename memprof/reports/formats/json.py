@@ -1,4 +1,4 @@
-"""JSON: all facts for other programs, in schemas with a version (`docs/schema/`)."""
+"""JSON: all facts for other programs, in versioned schemas (`docs/schema/`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The report as one JSON object. What the options leave out of a view does not matter: data are never shortened."""
+    """Render the report as one JSON object. It always contains all facts, whatever the options."""
     return render_object(report_json(report, options.advice))
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
-    """The comparison as one JSON object, whatever the options."""
+    """Render the comparison as one JSON object, whatever the options."""
     from memprof.reports.json.comparison import comparison_json
 
     del options
@@ -30,7 +30,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
-    """The diff as one JSON object, whatever the options."""
+    """Render the diff as one JSON object, whatever the options."""
     from memprof.reports.json.comparison import diff_json
 
     del options
@@ -38,10 +38,14 @@ def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
 
 
 def render_object(record: Struct, *, levels: int = 2) -> str:
-    """A record as text.
+    """Encode a record as JSON text.
 
-    There is a line for each buffer and each module: indenting them too would take several times as long, and as much
-    room. Python's encoder writes it, since msgspec's has other spaces, floats and escapes than reports ever had.
+    Each buffer and each module takes one line: indenting them too would multiply the time and the size. Python's
+    encoder writes the text, because msgspec formats spaces, floats and escapes differently from earlier reports.
+
+    Args:
+        record: the record.
+        levels: the number of indented levels.
     """
     return _indented(to_builtins(record), levels=levels, indent="") + "\n"
 

@@ -1,9 +1,9 @@
-"""Markdown, for a comment on a pull request: tables as GitHub knows them, pictures as blocks of letters, no HTML.
+"""Markdown, for a comment on a pull request: GitHub tables, pictures as blocks of letters, no HTML.
 
-Bars and charts are laid out as on a terminal: their letters say what their colours would. A bar within a table is left
-out, because the number beside it says the same. What the user's program says must not become markup, a link or
-somebody's notification: GitHub links mentions, issue numbers and addresses after it has rendered the Markdown, so a
-backslash does not stop it; code it leaves alone. See the GitHub Flavored Markdown specification, section 6.1.
+Bars and charts are laid out as on a terminal, with letters instead of colours. Bars within a table are omitted, because
+the number beside them says the same. Texts of the user's program must not become markup, links or notifications.
+GitHub links mentions, issue numbers and addresses after it has rendered the Markdown, so a backslash cannot escape
+them; inline code can, because GitHub leaves it alone. See the GitHub Flavored Markdown specification, section 6.1.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 
 _PICTURE_WIDTH = 80
-_LONGEST_TEXT = 64  # of what may be shortened in a table
+_LONGEST_TEXT = 64  # characters of a cell that may be shortened
 _QUIET = frozenset({Tone.MUTED, Tone.ACCENT})
 _LINKING = r"(?P<linking>@(?=\w)|#(?=\d)|:(?=//)|(?<=www)\.)"
-_MARKUP = r"(?P<markup>[\\`*\[\]<>|~$&#]|(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is only itself
+_MARKUP = r"(?P<markup>[\\`*\[\]<>|~$&#]|(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is literal
 _SPECIAL = re.compile(f"{_LINKING}|{_MARKUP}")
 _BACKTICKS = re.compile(r"`+")
 
 
 def lower(document: Document, options: RenderOptions) -> str:
-    """The document in GitHub's Markdown. The terminal's width and colours do not matter."""
+    """Lower a document to GitHub's Markdown. The width and colours of the terminal are ignored."""
     paper = Paper(width=_PICTURE_WIDTH, unicode=options.unicode)
     parts: list[str] = []
     previous: Block | None = None
@@ -122,7 +122,7 @@ def _cell(cell: Cell, column: Column, paper: Paper) -> str:
 
 
 def _sign(tone: Tone, paper: Paper) -> str:
-    """What says the tone where there is no colour; in a list of Markdown, what is quiet needs none."""
+    """Return the sign of a tone, because Markdown has no colour. Muted items of a list need no sign."""
     return "" if tone in _QUIET else escape_markdown(paper.glyphs.bullets[tone])
 
 
@@ -131,7 +131,7 @@ def _text(text: str, paper: Paper) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    r"""`text` (one line of it, printable) so that GitHub shows it as it is.
+    r"""Escape a printable, single-line text so that GitHub shows it literally.
 
     >>> escape_markdown("a|b <script> __init__ @everyone")
     'a\\|b \\<script\\> \\_\\_init\\_\\_ `@`everyone'
@@ -140,7 +140,7 @@ def escape_markdown(text: str) -> str:
 
 
 def fenced(lines: list[str], *, language: str = "text") -> str:
-    """Lines as a block of code, whatever they hold."""
+    """Fence lines as a code block, with a fence that no line can end."""
     longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])

@@ -1,4 +1,4 @@
-"""PDF: the main charts as vectors with embedded fonts, as LaTeX includes them."""
+"""PDF: the main charts as vector graphics with embedded fonts, for LaTeX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memprof.reports.options import RenderOptions
 
 
 def lower(document: Document, options: RenderOptions) -> bytes:
-    """The document's pictures. The options do not matter."""
+    """Draw the pictures of a document. The options are ignored."""
     del options
     return draw(document, "pdf")
 

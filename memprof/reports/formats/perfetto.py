@@ -1,11 +1,15 @@
-"""Perfetto: live bytes over program order as a trace, for ui.perfetto.dev and chrome://tracing.
+"""Perfetto: a trace of live bytes over program order, for ui.perfetto.dev and chrome://tracing.
 
-The trace is JSON in the Trace Event Format (Chrome's). Time is program order: one microsecond a position of the
-schedule, whatever the clock of the viewer says. One process for each configuration has a counter for each category and
-one for all live bytes, a track of the phases, and a track of the modules at work, nested as their paths are. Below them
-the peak is drawn as flame graphs, by stack, module and category: there the whole width stands for all live bytes, and
-each slice has its own among its arguments. What is beside the timeline (totals, categories, effects) stands in
-`otherData`, in whole bytes.
+The trace is JSON in Chrome's Trace Event Format. Time is program order: each position of the schedule takes one
+microsecond. Each configuration is a process with these tracks:
+
+- a counter for each category, and one for all live bytes;
+- the phases;
+- the running modules, nested by their paths;
+- flame graphs of the peak by stack, module and category. Their full width represents all live bytes, and the arguments
+  of each slice contain its bytes.
+
+`otherData` contains the facts outside of the timeline (totals, categories, effects) in whole bytes.
 """
 
 from __future__ import annotations
@@ -22,18 +26,18 @@ from memprof.reports.json.types import Json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.hierarchies import Hierarchy, Paths, Weighted, array_name, grouped, total_bytes
 
-_PHASES, _MODULES, _FLAMES = 1, 2, 3  # threads of a process; flame graphs from the third on
-_SMALLEST = 0.001  # the viewer counts in nanoseconds
+_PHASES, _MODULES, _FLAMES = 1, 2, 3  # threads of a process; flame graphs begin at the third
+_SMALLEST = 0.001  # microseconds; the viewer's resolution is a nanosecond
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The trace of one report. The options do not matter: a viewer zooms."""
+    """Render the trace of one report. The options are ignored, because a viewer can zoom."""
     del options
     return _text([report], {"memprof": _totals(report)})
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
-    """One process for each configuration, the first position of each at the same time."""
+    """Render one process for each configuration; all begin at the same time."""
     del options
     effects = zip(comparison.rows, comparison.effects, strict=True)
     other: dict[str, Json] = {
@@ -52,7 +56,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
-    """One process for each side, the first position of each at the same time."""
+    """Render one process for each side; both begin at the same time."""
     del options
     before, after = diff.rows
     other: dict[str, Json] = {
@@ -64,7 +68,7 @@ def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
 
 
 def _text(reports: Sequence[Report], other: Mapping[str, Json]) -> str:
-    """A line for each event, so that a trace can be read and searched as text too."""
+    """Encode a trace with one line for each event, so that it is also readable and searchable as text."""
     events = [event for number, report in enumerate(reports, start=1) for event in _events(report, number)]
     lines = ",\n".join(json.dumps(event) for event in events)
     return f'{{"displayTimeUnit": "ns",\n"otherData": {json.dumps(other)},\n"traceEvents": [\n{lines}\n]}}\n'
@@ -99,7 +103,14 @@ def _events(report: Report, process: int) -> Iterator[dict[str, Json]]:
 
 
 def _flames(weighted: Weighted, start_bytes: int, scale: float, process: int, thread: int) -> Iterator[dict[str, Json]]:
-    """Slices for what begins alike, around the slices of what is in them; those too short to be seen are left out."""
+    """Yield nested slices for paths that share a prefix. Slices too short to be seen are omitted.
+
+    Args:
+        weighted: paths with their bytes.
+        start_bytes: the bytes before the first slice.
+        scale: microseconds for each byte.
+        process, thread: the track.
+    """
     for name, members in grouped(weighted):
         size_bytes = total_bytes(members)
         start, end = (round(scale * at, 3) for at in (start_bytes, start_bytes + size_bytes))
@@ -115,15 +126,16 @@ def _name(kind: str, name: str, process: int, thread: int) -> dict[str, Json]:
 
 
 def _slice(name: str, start: int, end: int, process: int, thread: int) -> dict[str, Json]:
-    """A stretch of positions; the last one ends where the next begins."""
+    """Make a slice from the beginning of position `start` to the end of position `end`."""
     return {"ph": "X", "name": name, "pid": process, "tid": thread, "ts": start, "dur": end - start + 1}
 
 
 def _counters(timeline: Timeline, process: int) -> Iterator[dict[str, Json]]:
-    """One value for each category at each position where it changes, the highest of that position.
+    """Yield a counter value for each category at each position where it changes: its value at the highest moment.
 
-    Several buffers may come and go at one position. The highest moment of all live bytes is kept, as in every picture
-    of memprof, so that the peak of the track is the peak of the report; what is live after it shows at the next one.
+    Several buffers may be allocated and freed at one position. The moment with the most live bytes is kept, as in all
+    pictures of memprof, so that the track and the report have the same peak. Later changes at that position appear at
+    the next position.
     """
     live = dict(timeline.base)
     written: dict[Category, int] = {}
@@ -140,7 +152,7 @@ def _counters(timeline: Timeline, process: int) -> Iterator[dict[str, Json]]:
 
 
 def _highest(timeline: Timeline, live: dict[Category, int]) -> Iterator[tuple[int, dict[Category, int]]]:
-    """For the first position and each at which anything changes: what is live at its highest moment."""
+    """Yield the live bytes by category at the highest moment of the first position and of each that has changes."""
     index = 0
     position = 0
     while True:
@@ -170,7 +182,7 @@ def _counter(name: str, position: int, size_bytes: int, process: int) -> dict[st
 
 
 def _nested(spans: Iterable[ModuleSpan]) -> Iterator[tuple[str, int, int]]:
-    """Slices for modules and the modules around them: neighbours under one parent share the parent's slice."""
+    """Yield slices of modules and their parents; adjacent modules under one parent share the parent's slice."""
     open_slices: list[tuple[str, int, int]] = []
     for span in spans:
         parts = span.path.split("/")

@@ -1,4 +1,4 @@
-"""PNG: the main charts as a picture for whatever shows no SVG."""
+"""PNG: the main charts as a picture, for programs that do not show SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memprof.reports.options import RenderOptions
 
 
 def lower(document: Document, options: RenderOptions) -> bytes:
-    """The document's pictures. The options do not matter."""
+    """Draw the pictures of a document. The options are ignored."""
     del options
     return draw(document, "png")
 

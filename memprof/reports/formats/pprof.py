@@ -1,8 +1,9 @@
-"""pprof: the live peak as `profile.proto`, for `go tool pprof` and the many viewers that read it.
+"""pprof: the live peak as `profile.proto`, for `go tool pprof` and compatible viewers.
 
-Each live buffer is a sample: its Python stack, or without one its module's path; below it the operation. The sample
-types are `space` (bytes) and `allocations` (count), as in JAX's own memory profile, and one of bytes for each category,
-so that a viewer shows a category alone. Labels have category, phase, module, array and operation.
+Each live buffer is a sample. Its frames are its Python stack (or its module path if it has no stack), and below that
+its operation. The sample types are `space` (bytes) and `allocations` (count), as in JAX's own memory profile, and one
+in bytes for each category, so that a viewer can show one category. The labels contain category, phase, module, array
+and operation.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ _Call = tuple[str, str, int]  # function, file, line
 
 
 def render_report(report: Report, options: RenderOptions) -> bytes:
-    """The live peak, gzipped. Equal reports give equal bytes."""
+    """Render the live peak, gzipped. Equal reports give equal bytes."""
     del options
     return _Writer([report]).packed()
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> bytes:
-    """The live peaks of all configurations, each below a call of its name."""
+    """Render the live peaks of all configurations, each below a frame with its name."""
     del options
     return _Writer(comparison.rows).packed()
 
 
 class _Writer:
-    """Fills a profile; each text, function and call stands in it once."""
+    """Fills a profile, storing each distinct text, function and call once."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._profile: Any = Profile()
@@ -60,7 +61,7 @@ class _Writer:
         self._profile.string_table.extend(self._texts)
 
     def packed(self) -> bytes:
-        """The profile as a file has it."""
+        """Return the gzipped content of the profile's file."""
         return gzip.compress(self._profile.SerializeToString(deterministic=True), mtime=0)
 
     def _add(self, buffer: LiveBuffer, calls: Sequence[_Call]) -> None:
@@ -99,7 +100,7 @@ class _Writer:
 
 
 def _calls(buffer: LiveBuffer) -> list[_Call]:
-    """The calls around a buffer, outermost first, and the operation."""
+    """Return the calls around a buffer, outermost first, followed by its operation."""
     calls: list[_Call] = [(each.function or each.file, each.file, each.line) for each in buffer.stack]
     if not calls:
         calls = [(part, "", 0) for part in buffer.module.split("/") if part]

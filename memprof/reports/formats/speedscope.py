@@ -1,9 +1,8 @@
-"""Speedscope: the peak as flame graphs of bytes, for a viewer that many have (https://www.speedscope.app).
+"""Speedscope: the peak as flame graphs of bytes, for https://www.speedscope.app.
 
-A report gives several profiles to switch between: the footprint by category and module, and what is live at the peak by
-module and by the calls of the Python stack, down to operation and array. A comparison gives one of each configuration.
-The file format is that of speedscope's `file-format-schema.json`: a sample is a stack of frames, and its weight is in
-bytes.
+A report has several profiles to switch between: the footprint by category and module, and the live peak by module and
+by Python stack, down to operation and array. A comparison has one profile for each configuration. The file follows
+speedscope's `file-format-schema.json`: a sample is a stack of frames, weighted in bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Stack = tuple[str, ...]
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The footprint, and the live peak by module and by stack."""
+    """Render the footprint, and the live peak by module and by stack."""
     del options
     frames, paths = _Frames(), Paths(report)
     profiles = [
@@ -45,7 +44,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
 
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
-    """The footprint of each configuration."""
+    """Render the footprint of each configuration."""
     del options
     frames = _Frames()
     profiles: list[Json] = []
@@ -58,7 +57,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 
 class _Frames:
-    """The names in the stacks, each of them once, in the order of their first use."""
+    """The distinct frame names of the stacks, in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -87,7 +86,7 @@ class _Frames:
 
 
 def _by_category(report: Report) -> list[tuple[Stack, int]]:
-    """The bytes of each module, not those of the modules under it, category by category."""
+    """Return the bytes of each module without its submodules, by category."""
     weighted: list[tuple[Stack, int]] = []
     for category in sorted(Category, key=lambda category: -report.categories[category]):
         size = report.categories[category]

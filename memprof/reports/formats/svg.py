@@ -1,6 +1,6 @@
-"""SVG: the main charts as a picture whose texts are texts, for papers and READMEs; `pdf` and `png` show the same.
+"""SVG: the main charts as a picture with selectable text, for papers and READMEs; `pdf` and `png` draw the same.
 
-The pictures of a document (gauge, bars, timeline) stand one below the other, in the colours of all formats.
+The pictures of a document (gauge, bars, timeline) are drawn one below the other, in the colours that all formats share.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEGEND_COLUMNS = 3
 _GAUGE_INCHES, _BAR_INCHES, _CHART_INCHES, _TICKS_INCHES = 0.6, 0.34, 3.4, 0.3
 _DATED = {"pdf": "CreationDate", "png": "Software", "svg": "Date"}
 _STYLE = {
-    "pdf.fonttype": 42,  # journals refuse the fonts of type 3
+    "pdf.fonttype": 42,  # journals reject Type 3 fonts
     "svg.fonttype": "none",
     "svg.hashsalt": "memprof",
     "font.size": 10,
@@ -52,7 +52,10 @@ Picture = Gauge | StackedBars | StackedChart
 
 
 def draw(document: Document, file_type: Literal["pdf", "png", "svg"]) -> bytes:
-    """The document's pictures under its title, as the bytes of a file. The same document gives the same bytes.
+    """Draw the pictures of a document under its title. Equal documents give equal bytes.
+
+    Returns:
+        The content of a file of the given type.
 
     Raises:
         MemprofError: matplotlib is not installed.
@@ -68,7 +71,7 @@ def draw(document: Document, file_type: Literal["pdf", "png", "svg"]) -> bytes:
     pictures = [block for block in document.blocks if isinstance(block, Gauge | StackedBars | StackedChart)]
     data = io.BytesIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # whoever opens an SVG may have the font
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the viewer of an SVG may have the font
         figure = Figure(figsize=(_WIDTH_INCHES, 0.6 + sum(map(_height, pictures))), layout="constrained")
         _title(figure, document.blocks)
         heights = [_height(picture) for picture in pictures] or [1.0]
@@ -77,13 +80,13 @@ def draw(document: Document, file_type: Literal["pdf", "png", "svg"]) -> bytes:
             _draw(axes, picture)
         for axes in every_axes[len(pictures) :]:
             axes.set_axis_off()
-        metadata = {_DATED[file_type]: None}  # else equal documents would give other bytes
+        metadata = {_DATED[file_type]: None}  # otherwise equal documents would give different bytes
         figure.savefig(data, format=file_type, dpi=_DOTS_PER_INCH, metadata=metadata)
     return data.getvalue()
 
 
 def _title(figure: Figure, blocks: Sequence[Block]) -> None:
-    """What is drawn, and the target, which a picture that is passed on would lack."""
+    """Draw the title with the target, so that the picture is complete when it is passed on."""
     heading = next(block for block in blocks if isinstance(block, Heading))
     targets = [
         fact.values[0] for block in blocks if isinstance(block, Facts) for fact in block.facts if fact.label == "target"
@@ -195,7 +198,7 @@ def _legend(axes: Axes, axes_inches: float, stacks: Sequence[Sequence[Part]], te
 
 
 def _byte_ticks(set_ticks: Callable[..., object], scale: int) -> None:
-    """Ticks at round binary sizes, four to seven of them."""
+    """Set four to seven ticks at round binary sizes."""
     step = 1 << max((max(scale, 1) // 3).bit_length() - 1, 0)
     values = range(0, scale + 1, step)
     set_ticks(list(values), [format_bytes(value) for value in values], fontsize=9)
@@ -206,7 +209,7 @@ def _label(text: str) -> str:
 
 
 def lower(document: Document, options: RenderOptions) -> str:
-    """The document's pictures. Whatever is not ASCII becomes a character reference; the options do not matter."""
+    """Draw the pictures of a document. Characters outside of ASCII become character references; options are ignored."""
     del options
     text = draw(document, "svg").decode("utf-8").encode("ascii", "xmlcharrefreplace").decode("ascii")
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -1,8 +1,8 @@
-"""The terminal: a document as lines of text, in colour where there is any.
+"""The terminal: a document as lines of text, in colour if the terminal supports it.
 
-`layout/` decides where everything stands (and says why that is not left to rich); rich colours it. The text is
-returned, never printed, and does not depend on the environment: the command line knows what its stream is. Without
-colour nothing is lost, because letters, bars and words carry everything that colour does.
+`layout/` places all content (its docstring says why rich does not); rich colours it. The text is returned, never
+printed, and does not depend on the environment: the command line passes the properties of its stream. Text without
+colour loses no information, because letters, bars and words carry it too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RICH: dict[ColorSystem, RichColorSystem] = {
 
 
 def lower(document: Document, options: RenderOptions) -> str:
-    """The document as text for a terminal of the given width, colours and characters."""
+    """Lower a document to text for a terminal with the width, colours and characters of the options."""
     paper = Paper(width=max(options.width, _NARROWEST), unicode=options.unicode)
     return "".join(f"{_text(line, options.color)}\n" for line in page_lines(document, paper))
 
@@ -39,7 +39,7 @@ def _text(line: Line, color: ColorSystem | None) -> str:
 
 
 def _style(span: Span) -> Style:
-    # A new one each time: a rich style (15.0) remembers the codes of the first colour system that it was rendered for.
+    # Create a new style each time: a rich style (15.0) caches the codes of the first colour system that it renders.
     if span.key is None:
         return Style(bold=span.bold)
     color = CATEGORY_COLORS[span.key] if isinstance(span.key, Category) else TONE_COLORS[span.key]

@@ -1,1 +1,1 @@
-"""Views: each decides what a report says about one thing. `report`, `comparison` and `diff` put them together."""
+"""Views: each decides the content of a report on one topic. `report`, `comparison` and `diff` combine them."""

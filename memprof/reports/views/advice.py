@@ -1,4 +1,4 @@
-"""What could be done about a peak: an overview, then each piece of advice with its evidence and its line of code."""
+"""Advice on the peak: an overview, then each piece with its evidence and its code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEANING = {
 
 
 def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
-    """The advice alone."""
+    """Build a document of the advice alone."""
     aside = f"footprint {format_bytes(report.unpressed.footprint_bytes)} on {report.target.name}"
     verdict = Note(text=report.verdict.sentence, tone=TONES[report.verdict.answer])
     heading = Heading(text=report.label, level=1, aside=aside)
@@ -48,7 +48,7 @@ def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
 
 
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
-    """The advice as a part of a report."""
+    """Build the advice section of a report."""
     heading = Heading(text="What could be done", level=2, aside="what costs least first")
     if report.engine_figures is not None:
         return (heading, Note(text="Advice is for programs of XLA, and this is an engine.", tone=Tone.MUTED))
@@ -59,13 +59,13 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
 
 
 def caution(advice: Sequence[Advice]) -> Note:
-    """What the savings are, and how more of them are compiled if none is."""
+    """Explain the savings; if none is compiled, also how to compile them."""
     is_compiled = any(each.is_compiled for each in advice)
     return Note(text=_CAUTION + ("" if is_compiled else _COMPILES), tone=Tone.MUTED)
 
 
 def unpressed_note(report: Report) -> tuple[Note, ...]:
-    """Which plan the savings are of, if there are two."""
+    """Name the plan that the savings refer to, if there are two plans."""
     if report.without_limit is None:
         return ()
     size = format_bytes(report.without_limit.footprint_bytes)
@@ -74,7 +74,7 @@ def unpressed_note(report: Report) -> tuple[Note, ...]:
 
 
 def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> Table:
-    """What saves most, in a line each; of several ways to recompute activations the one that does."""
+    """Build a table of the largest savings, one line each, with only the best way to recompute activations."""
     recomputing = [each for each in advice if each.proposal.intent.aim.recomputes]
     best = [each for each in advice if each not in recomputing[1:]][:top]
     return Table(
@@ -134,13 +134,13 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
 
 
 def saving_text(advice: Advice) -> str:
-    """A true saving, or an upper bound."""
+    """Format a saving: a compiled one, or an upper bound."""
     size = format_bytes(advice.saving_bytes)
     return size if advice.is_compiled else f"up to {size}"
 
 
 def _costs(advice: Advice) -> tuple[Cell, Cell]:
-    """The operations that a change repeats, and by how much it raises the bound on the time of a step."""
+    """Return the costs of a change: the FLOPs it recomputes, and the increase of the bound on the step time."""
     if advice.compiled is None:
         return aside_cell(""), aside_cell("")
     seconds = advice.compiled.seconds
@@ -151,13 +151,13 @@ def _costs(advice: Advice) -> tuple[Cell, Cell]:
 
 
 def buffers_link(report: Report, advice: Advice) -> str:
-    """To the buffers that it would change; empty if it changes their order alone, or is about another plan."""
+    """Return the link to the buffers that a change affects; empty if it only reorders, or concerns another plan."""
     is_shown = report.without_limit is None and changed_at_peak(report, advice.proposal.without)
     return f"advice={advice.proposal.what}" if is_shown else ""
 
 
 def advice_facts(advice: Advice) -> dict[str, str]:
-    """What stands beside the code, by label."""
+    """Return the facts about a piece of advice beside its code, by label."""
     texts = {
         "how": "" if advice.proposal.code_to_paste else advice.proposal.how_to,
         "why": advice.proposal.evidence,
@@ -169,7 +169,7 @@ def advice_facts(advice: Advice) -> dict[str, str]:
 
 
 def _details(number: int, advice: Advice) -> tuple[Block, ...]:
-    texts = {f"{number}.": advice.proposal.what, **advice_facts(advice)}  # whole: the overview may have no room for it
+    texts = {f"{number}.": advice.proposal.what, **advice_facts(advice)}  # in full, because the overview may shorten it
     facts = [Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items()]
     code = advice.proposal.code_to_paste.rstrip()
     return (Facts(facts=tuple(facts)), *((Code(text=code),) if code else ()))

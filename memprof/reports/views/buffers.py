@@ -1,4 +1,4 @@
-"""The buffers that are live at the peak: alike ones together for the summary, one by one for a closer look."""
+"""The buffers that are live at the peak: grouped across layers for the summary, or one by one for a closer look."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OP = Column(title="op", shorten=Shorten.MIDDLE, min_width=24, below=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Buffers that differ in the number of their layer alone."""
+    """Buffers that differ only in their layer number."""
 
     first: LiveBuffer
     module: str
@@ -38,7 +38,7 @@ class Alike:
 
 
 def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
-    """What takes the most, alike buffers of all layers counted together. The total is the live peak."""
+    """Build a table of the largest buffers, grouped across layers. The total is the live peak."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     groups = group_alike(buffers)
     names = places(buffers)
@@ -59,7 +59,7 @@ def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 
 
 def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
-    """The first rows of the same table, in a line each."""
+    """Build a short version of the same table, with one line for each of its first rows."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     names = places(buffers)
     groups = group_alike(buffers)[:top]
@@ -95,7 +95,7 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 
 
 def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
-    """Every buffer by itself, with its life, its place in the temp block and why it has its category."""
+    """Build a table of single buffers, each with its live range, its offset in the temp block and its evidence."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     names = places(buffers)
     rows = [_buffer_row(buffer, names, total_bytes) for buffer in buffers[:top]]
@@ -122,7 +122,7 @@ def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 
 
 def group_alike(buffers: Sequence[LiveBuffer]) -> list[Alike]:
-    """Buffers that differ in the number of their layer alone, together, the largest sum first."""
+    """Group the buffers that differ only in their layer number, the largest sum first."""
     groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
     for buffer in buffers:
         names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source, buffer.library)
@@ -148,7 +148,14 @@ def _alike(members: list[LiveBuffer]) -> Alike:
 
 
 def _alike_row(group: Alike, names: Mapping[tuple[str, str], str], total_bytes: int, number: int) -> Row:
-    """Args: number: of the first of them in the report, from 1."""
+    """Build the row of a group.
+
+    Args:
+        group: the buffers.
+        names: the displayed names of source lines (see `places`).
+        total_bytes: the live peak.
+        number: the number of the group's first buffer in the report, from 1.
+    """
     return Row(
         cells=(
             replace(_type_cell(group.first), link=f"buffer={number}"),
@@ -165,7 +172,7 @@ def _alike_row(group: Alike, names: Mapping[tuple[str, str], str], total_bytes: 
 
 
 def _primitive(group: Alike) -> str:
-    """The last word of an operation: `dot_general`; an argument has none."""
+    """Return the last part of an operation's name: `dot_general`; empty for an argument."""
     return group.op.rpartition("/")[2] if "/" in group.op else ""
 
 
@@ -202,7 +209,7 @@ def _single_sum_row(label: Cell, size_bytes: int, total_bytes: int) -> Row:
 
 
 def _size_cell(size_bytes: int) -> Cell:
-    """A buffer without bytes is still a buffer: `0 B`, not a dash."""
+    """Format a size; an empty buffer shows `0 B` instead of a dash."""
     return Cell(text=format_bytes(size_bytes))
 
 
@@ -211,9 +218,9 @@ def _type_cell(buffer: LiveBuffer) -> Cell:
 
 
 def places(buffers: Sequence[LiveBuffer]) -> dict[tuple[str, str], str]:
-    """What the lines of each buffer are called, by its `source` and `library`.
+    """Return the displayed source line of buffers, by their `source` and `library`.
 
-    The library's line is there where one line of the user stands for several of the library.
+    It includes the library's line if several library lines share one line of the user's code.
     """
     names = short_names(buffer.source for buffer in buffers)
     beneath: dict[str, set[str]] = defaultdict(set)

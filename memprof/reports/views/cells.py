@@ -1,4 +1,4 @@
-"""What several views share: cells, tables of shares, groups of categories, names of source lines."""
+"""Parts that several views share: cells, tables of shares, groups of categories, names of source lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 
 _NOTHING = Cell(text="-", key=Tone.MUTED)
 CategoryGroups = Mapping[str, frozenset[Category]]
-_REST = "other"  # the last column
+_REST = "other"  # always the last column
 CATEGORY_GROUPS: CategoryGroups = {
     column: frozenset(each for each in Category if each.column == column)
     for column in (*dict.fromkeys(each.column for each in Category if each.column != _REST), _REST)
@@ -20,36 +20,36 @@ CATEGORY_GROUPS: CategoryGroups = {
 
 
 def size_cell(size_bytes: int) -> Cell:
-    """A size; nothing at all is a quiet dash, so that the eye finds the numbers."""
+    """Make a cell of a size. Zero is a muted dash, so that nonzero sizes stand out."""
     return Cell(text=format_bytes(size_bytes)) if size_bytes else _NOTHING
 
 
 def change_cell(delta_bytes: int, *, none: str = "-") -> Cell:
-    """A change with its sign; none at all is muted."""
+    """Make a cell of a signed change. Zero is a muted `none`."""
     if not delta_bytes:
         return aside_cell(none)
     return Cell(text=format_signed_bytes(delta_bytes), key=Tone.GOOD if delta_bytes < 0 else Tone.WARNING)
 
 
 def aside_cell(text: str) -> Cell:
-    """A muted text: a name that is ours, not the program's, or a detail."""
+    """Make a cell of a muted text: a detail, or a name that comes from memprof instead of the program."""
     return Cell(text=text, key=Tone.MUTED)
 
 
 def more_label(num_left_out: int) -> str:
-    """The label of the row that sums up what `top` left out."""
+    """Return the label of the row that sums up the rows beyond `top`."""
     return f"({num_left_out:,} more)"
 
 
 def share_table(title: str, sizes: Mapping[str, int], *, nameless: str, top: int, whole: str = "footprint") -> Table:
-    """One row per key with its share of the whole.
+    """Build a table with one row for each key and its share of the total.
 
     Args:
-        title: what the keys are.
-        sizes: bytes by key.
-        nameless: what the empty key is called.
-        top: how many rows; the rest is summed up in one.
-        whole: what the sizes add up to.
+        title: the title of the keys.
+        sizes: sizes in bytes, by key.
+        nameless: the displayed name of the empty key.
+        top: the number of rows; the rest is summed up in one.
+        whole: the name of the total.
     """
     total_bytes = sum(sizes.values())
     largest = sorted(((key, size) for key, size in sizes.items() if size), key=lambda item: (-item[1], item[0]))
@@ -64,7 +64,7 @@ def share_table(title: str, sizes: Mapping[str, int], *, nameless: str, top: int
 
 
 def share_columns() -> tuple[Column, ...]:
-    """The columns that `share_cells` fills."""
+    """Return the columns that `share_cells` fills."""
     return (
         Column(title="size", align=Align.RIGHT),
         Column(title="share", align=Align.RIGHT),
@@ -74,7 +74,7 @@ def share_columns() -> tuple[Column, ...]:
 
 
 def share_cells(size_bytes: int, total_bytes: int, category: Category | None = None) -> Sequence[Cell | Bar]:
-    """Size, share, bar and exact bytes."""
+    """Make the cells of a size: rounded size, share, bar and exact bytes."""
     return (
         size_cell(size_bytes),
         Cell(text=format_share(size_bytes, total_bytes)),
@@ -84,7 +84,7 @@ def share_cells(size_bytes: int, total_bytes: int, category: Category | None = N
 
 
 def share_total(label: str, total_bytes: int) -> Row:
-    """The total under `share_columns`; a bar would only say 100%."""
+    """Make the total row for `share_columns`, without a bar, which would always be full."""
     return Row(
         cells=(
             Cell(text=label),
@@ -101,12 +101,12 @@ def _share_row(name: Cell, size_bytes: int, total_bytes: int) -> Row:
 
 
 def sum_of_group(categories: Mapping[Category, int], group: frozenset[Category]) -> int:
-    """The bytes of a group; categories that are not there hold none."""
+    """Sum the bytes of a group of categories. Absent categories count as zero."""
     return sum(size_bytes for category, size_bytes in categories.items() if category in group)
 
 
 def group_legend() -> Note:
-    """Which categories the groups `temps` and `other` hold."""
+    """Explain which categories the groups `temps` and `other` contain."""
     members = (
         f"{name}: {', '.join(category.value for category in Category if category in CATEGORY_GROUPS[name])}"
         for name in ("temps", "other")
@@ -115,7 +115,7 @@ def group_legend() -> Note:
 
 
 def category_table(categories: Mapping[Category, int]) -> Table:
-    """Categories that hold anything, largest first, with what each means where there is room."""
+    """Build a table of the nonempty categories, largest first, with their meanings if there is room."""
     total_bytes = sum(categories.values())
     rows = [
         Row(
@@ -138,9 +138,10 @@ def category_table(categories: Mapping[Category, int]) -> Table:
 
 
 def short_names(sources: Iterable[str]) -> dict[str, str]:
-    """What each source line is called: `/home/me/project/net/mlp.py:12` is `net/mlp.py:12` beside `net/loss.py`'s.
+    """Return short names of source lines, relative to the folder that all of them share.
 
-    A line of a notebook is `cell 3, line 6`. What is in the report stays whole; this is for display alone.
+    For example, `/home/me/project/net/mlp.py:12` is `net/mlp.py:12` if the other line is in `/home/me/project/loss.py`.
+    A line of a notebook is `cell 3, line 6`. These names are for display only; the report keeps full paths.
     """
     sources = tuple(sources)
     folder = common_folder(sources)
@@ -148,9 +149,9 @@ def short_names(sources: Iterable[str]) -> dict[str, str]:
 
 
 def common_folder(sources: Iterable[str]) -> str:
-    """The folder that all source lines lie in, with its slash; empty where there is none."""
+    """Return the deepest folder that contains all source lines, with its slash; empty if there is none."""
     split = [source.split("/") for source in sources if source]
-    # The last part is the file itself: it always stays.
+    # The last part is the file name, which is always kept.
     levels = zip(*(parts[:-1] for parts in split), strict=False)
     shared = [folders[0] for folders in takewhile(lambda folders: len(set(folders)) == 1, levels)]
     return "".join(f"{folder}/" for folder in shared)

@@ -1,4 +1,4 @@
-"""The document of a check: what failed, what passed, and what changed against the baseline."""
+"""The document of a check: failed limits, passed limits, and changes from the baseline."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from memprof.studies.check.check import CheckResult
 
 
 def check_document(result: CheckResult, *, top: int) -> Document:
-    """The verdict, each thing that was checked with those that failed first, and the changes.
+    """Build the document: the verdict, every checked limit with failures first, and the changes.
 
     Args:
-        top: rows of each table of changes; the rest is counted in one.
+        result: the result of the check.
+        top: the number of rows in each table of changes; the rest is summed up in one.
     """
     num_failed = sum(not item.passed for item in result.items)
     verdict = f"{num_failed} of {len(result.items)} checks failed" if num_failed else "Every check passed"
@@ -39,7 +40,7 @@ def _pressure(result: CheckResult) -> tuple[Note, ...]:
 
 
 def _verdict(result: CheckResult) -> tuple[Note, ...]:
-    """Whether the step fits, if that was not checked."""
+    """Say whether the step fits, unless that was one of the checks."""
     verdict = result.verdict
     if verdict.fits is None or any(item.sentence == verdict.sentence for item in result.items):
         return ()

@@ -41,19 +41,19 @@ def comparison_document(
     with_differences: bool = False,
     with_configuration: bool = True,
 ) -> Document:
-    """The whole comparison, or the differences by one key alone.
+    """Build the document of a whole comparison, or of the differences by one key.
 
     Args:
         comparison: the facts.
-        by: what the differences are added up by; None for the whole.
-        depth: levels, where `by` is the module.
-        top: rows of the table of differences; the rest is summed up in one.
-        order: how the configurations follow one another.
-        with_configuration: whether the whole lists the fields that are the same in all rows.
-        with_differences: whether the whole has the differences by category and by module too, where there is room.
+        by: the key of the differences; None for the whole comparison.
+        depth: the number of module levels.
+        top: the number of rows in a table of differences; the rest is summed up in one.
+        order: the order of the configurations.
+        with_configuration: whether the whole comparison lists the configuration fields that all rows share.
+        with_differences: whether the whole comparison also shows the differences by category and by module.
 
     Raises:
-        MemprofError: there is no view of a comparison by `by`.
+        MemprofError: comparisons have no view by this key.
     """
     rows = compared_rows(comparison, order)
     failures = tuple(replace(failure, label=row_name(comparison, failure.label)) for failure in comparison.failures)
@@ -97,7 +97,7 @@ def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
 
 
 def _bounds(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
-    """What the column of the roofline bound says, where there is one."""
+    """Explain the column of the roofline bound, if it exists."""
     unbeaten = [row.name for row in unbeaten_rows(rows)]
     if not unbeaten:
         return ()
@@ -106,7 +106,7 @@ def _bounds(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
 
 
 def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
-    """Whether the rows fit, a sentence each; of many rows that fit, the largest stands for them."""
+    """Say whether the rows fit, one sentence each. If many rows fit, only the largest of them is mentioned."""
     judged = [row for row in rows if row.report.fits is not None]
     fitting = [row for row in judged if row.report.fits]
     if len(fitting) > _NAMED_ROWS:
@@ -118,7 +118,7 @@ def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
 
 
 def _pressure(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
-    """What XLA recomputes on its own, a sentence for each row in which it does."""
+    """Describe the values that XLA itself recomputes, one sentence for each affected row."""
     return tuple(
         Note(text=f"{row.name}: {pressure_sentence(row.report.pressure)}", tone=Tone.WARNING)
         for row in rows
@@ -127,13 +127,13 @@ def _pressure(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
 
 
 def _of_each(rows: Sequence[ComparedRow]) -> str:
-    """Whose footprint it is, where several devices share a step."""
+    """Name the devices of the footprint, if several devices share a step."""
     count = num_devices(rows)
     return "" if count == 1 else f" of each of {count} devices" if count else " of one device"
 
 
 def comparison_title(comparison: ReportComparison) -> Heading:
-    """The workload, if there is one for all, and how many rows there are."""
+    """Build the title: the workload, if all rows share it, and the number of rows."""
     workloads = {row.workload for row in comparison.rows}
     count = len(comparison.rows)
     text = f"{count} configuration{'' if count == 1 else 's'}"
@@ -145,7 +145,7 @@ def comparison_title(comparison: ReportComparison) -> Heading:
 
 
 def comparison_facts(rows: Sequence[ComparedRow]) -> Facts:
-    """What the rows share, once; where they do not, each value with the rows that it belongs to."""
+    """List the facts that all rows share once, and other facts with the rows of each value."""
     facts = [
         Fact(label="reference", values=tuple(row.name for row in rows if row.is_reference)),
         *_shared_facts("workload", rows, lambda report: (report.workload,)),
@@ -160,7 +160,7 @@ def comparison_facts(rows: Sequence[ComparedRow]) -> Facts:
 
 
 def shared_config(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
-    """The fields that are the same in all rows: too many for the head of the page."""
+    """List the configuration fields that all rows share, in a section because the head has no room for them."""
     shared, _ = _config_values(rows)
     if not shared:
         return ()
@@ -183,7 +183,7 @@ def _who(names: Sequence[str]) -> str:
 
 
 def _config_values(rows: Sequence[ComparedRow]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields that are the same in all rows, and those that are not, each with all its values."""
+    """Return the fields that are equal in all rows, and the fields that differ, each with all its values."""
     configs = [row.report.config for row in rows]
     shared: list[str] = []
     differing: list[str] = []
@@ -195,7 +195,7 @@ def _config_values(rows: Sequence[ComparedRow]) -> tuple[tuple[str, ...], tuple[
 
 
 def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
-    """What was looked for in each program and what was found, the rows without effect first."""
+    """Show the evidence of each technique in the compiled programs, rows without effect first."""
     flagged = [_evidence(row, Tone.BAD) for row in rows if row.effect.took_effect is False]
     took = [_evidence(row, Tone.GOOD) for row in rows if row.effect.took_effect]
     unclear = [_evidence(row, Tone.MUTED) for row in rows if row.effect.took_effect is None and row.effect.evidence]
@@ -211,7 +211,7 @@ def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
 
 
 def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
-    """The rows that gave no report, and why."""
+    """List the rows that failed, with the reasons."""
     if not failures:
         return ()
     notes = (Note(tone=Tone.BAD, text=text) for text in failure_reasons(failures))
@@ -219,14 +219,14 @@ def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
 
 
 def comparison_notes(comparison: ReportComparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
-    """What makes the rows harder to compare, and where the numbers come from."""
+    """Say why rows may not be comparable, and where the numbers come from."""
     found = [_differences(comparison), _unattributed_note(rows)]
     return (*(note for note in found if note is not None), _provenance_note(rows))
 
 
 def _evidence(row: ComparedRow, tone: Tone) -> Note:
     evidence = row.effect.evidence
-    # A row of one technique is called like it, and evidence names the technique that it is about.
+    # Evidence begins with the name of its technique, which is also the name of a row with only that technique.
     return Note(tone=tone, text=evidence if evidence.startswith(f"{row.name}: ") else f"{row.name}: {evidence}")
 
 

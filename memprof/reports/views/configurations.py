@@ -1,4 +1,4 @@
-"""The rows of a comparison as a reader sees them: their names and order, their table, and their footprints as bars."""
+"""The rows of a comparison: their names and order, their table, and their footprints as bars."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from memprof.reports.views.header import TONES, footprint_parts
 from memprof.reports.views.mesh import mesh_text
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
-# The highest goes first where room is short; what a choice is made by (0) never goes.
+# If room is short, the highest priority is dropped first. Columns that decide a choice (0) are never dropped.
 _PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "cache": 7, "other": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """One configuration. `name` is its label without the workload, where all rows have the same."""
+    """One configuration. `name` is its label, without the workload if all rows share it."""
 
     name: str
     report: Report
@@ -36,10 +36,10 @@ class ComparedRow:
 
 
 def compared_rows(comparison: ReportComparison, order: Order) -> tuple[ComparedRow, ...]:
-    """The rows with their effects, as given, or the least of what they are sorted by first.
+    """Return the rows with their effects, in the given order or sorted in ascending order.
 
     Raises:
-        MemprofError: they are to be sorted by their step time, and none was run.
+        MemprofError: the rows are to be sorted by step time, but none was run.
     """
     rows = tuple(
         ComparedRow(
@@ -70,7 +70,13 @@ def _step_seconds(row: ComparedRow) -> float | None:
 
 
 def best_row(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, str] | None:
-    """The row to take, and why: of those that fit the fastest if they were run, else the smallest; None: none fits."""
+    """Choose the best row that fits: the fastest if any was run, otherwise the smallest.
+
+    Rows whose technique took no effect are ignored.
+
+    Returns:
+        The row and the reason; None if no row fits, or there is only one row.
+    """
     fitting = [row for row in rows if row.report.fits and row.effect.took_effect is not False]
     if not fitting or len(rows) == 1:
         return None
@@ -81,7 +87,7 @@ def best_row(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, str] | None:
 
 
 def row_name(comparison: ReportComparison, label: str) -> str:
-    """`bf16+scan` for `transformer bf16+scan`, unless another row is no transformer."""
+    """Shorten `transformer bf16+scan` to `bf16+scan` if all rows have the workload `transformer`."""
     prefixes = {f"{row.workload} " for row in comparison.rows}
     if len(prefixes) != 1 or not all(_is_long(row.label, *prefixes) for row in comparison.rows):
         return label
@@ -90,18 +96,18 @@ def row_name(comparison: ReportComparison, label: str) -> str:
 
 
 def reference_row(rows: Sequence[ComparedRow]) -> ComparedRow:
-    """The row that the others are compared with."""
+    """Return the row that the others are compared with."""
     return next(row for row in rows if row.is_reference)
 
 
 def common_capacity(rows: Sequence[ComparedRow]) -> int | None:
-    """The memory pool of the target, if all rows have the same and it is known."""
+    """Return the size of the memory pool in bytes; None if the rows differ in it or it is unknown."""
     capacities = {row.report.verdict.pool_bytes for row in rows}
     return capacities.pop() if len(capacities) == 1 else None
 
 
 def num_devices(rows: Sequence[ComparedRow]) -> int | None:
-    """How many devices share the step of each row; None where they are not equally many."""
+    """Return the number of devices that share a step; None if the rows differ in it."""
     counts = {row.report.target.topology.num_devices for row in rows}
     return counts.pop() if len(counts) == 1 else None
 
@@ -112,14 +118,14 @@ def _is_long(label: str, prefix: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """A column, and how a row fills it."""
+    """A column, and the function that makes its cell for a row."""
 
     column: Column
     cell: Callable[[ComparedRow], Cell]
 
 
 def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> Table:
-    """The rows, then those that failed. A column that has nothing to say in any row is left out."""
+    """Build the table of the rows, followed by the failed rows. Columns that are empty in all rows are omitted."""
     fields = [
         _Field(column=_number("footprint"), cell=_footprint),
         _Field(column=_number("change"), cell=_change),
@@ -155,14 +161,14 @@ def _name(row: ComparedRow, *, is_best: bool) -> Cell:
 
 
 def _meshes(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """The axes of the devices that share a row's step, where any row has several."""
+    """Return the column of mesh axes, if any row has several devices."""
     if num_devices(rows) == 1:
         return []
     return [_Field(column=Column(title="mesh", priority=2), cell=_mesh)]
 
 
 def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """The groups of categories, and what is in host memory beside the footprint."""
+    """Return the columns of the category groups, and of host memory, which is not part of the footprint."""
     found = [
         _Field(column=_number(name, priority=_PRIORITIES[name]), cell=partial(_group, group=group))
         for name, group in CATEGORY_GROUPS.items()
@@ -187,7 +193,7 @@ def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
 
 
 def _bounds(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """The least time of a step, where any row has one."""
+    """Return the column of the lower bound on the step time, if any row has one."""
     if not any(row.report.roofline for row in rows):
         return []
     best = unbeaten_rows(rows)
@@ -195,7 +201,7 @@ def _bounds(rows: Sequence[ComparedRow]) -> list[_Field]:
 
 
 def unbeaten_rows(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, ...]:
-    """The Pareto-optimal rows: no other one is better in footprint or bound, and no worse in the other of the two."""
+    """Return the Pareto-optimal rows: no other row is better in footprint or bound without being worse in the other."""
     points = {
         row.name: (row.report.footprint_bytes, row.report.roofline.at_least_seconds)
         for row in rows
@@ -221,7 +227,10 @@ def _bound(row: ComparedRow, *, unbeaten: Sequence[ComparedRow]) -> Cell:
 
 
 def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """Step time, throughput and peak, where any row was run. Tokens count rather than examples where there are any."""
+    """Return the columns of step time, throughput and peak, if any row was run.
+
+    Throughput counts tokens if any run has them, otherwise examples.
+    """
     runs = [row.report.measured for row in rows if row.report.measured is not None]
     if not runs:
         return []
@@ -317,7 +326,7 @@ def _failed_row(name: str, *, num_empty: int) -> Row:
 
 
 def footprint_bars(rows: Sequence[ComparedRow]) -> StackedBars:
-    """A bar for each row, against the target's memory where all have the same."""
+    """Draw a bar for each row, with the memory pool as capacity if all rows share it."""
     return StackedBars(bars=tuple(_footprint_bar(row) for row in rows), capacity_bytes=common_capacity(rows))
 
 

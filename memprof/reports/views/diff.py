@@ -1,4 +1,4 @@
-"""The document of a diff: what grew and what shrank, by category, by module and buffer by buffer."""
+"""The document of a diff: changes by category, by module and by buffer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from memprof.reports.views.layers import any_layer
 
 
 def diff_document(diff: ReportComparison, *, by: By | None, depth: int, top: int) -> Document:
-    """The whole diff, or that by one key alone.
+    """Build the document of a whole diff, or of the changes by one key.
 
     Args:
         diff: the facts.
-        by: what the changes are added up by; None for the whole.
-        depth: levels of the module tree.
-        top: rows of the longest lists; the rest is summed up in one.
+        by: the key of the changes; None for the whole diff.
+        depth: the number of levels of the module tree.
+        top: the largest number of rows in a list; the rest is summed up in one.
     """
     before, after = diff.rows
     rows = compared_rows(diff, Order.GIVEN)
@@ -78,7 +78,7 @@ def _buffer_blocks(buffers: Sequence[MatchedBuffers], *, top: int) -> tuple[Bloc
 
 
 def _alike_layers(buffers: Sequence[MatchedBuffers]) -> list[MatchedBuffers]:
-    """One entry for the buffers that differ in the number of their layer alone, the largest change first."""
+    """Merge the entries of buffers that differ only in their layer number, the largest change first."""
     groups: dict[tuple[object, ...], list[MatchedBuffers]] = {}
     for each in buffers:
         groups.setdefault((any_layer(each.op), each.shape, each.dtypes, each.category), []).append(each)

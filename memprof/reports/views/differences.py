@@ -1,8 +1,8 @@
-"""Where the differences of a comparison come from: one row per key, one column per configuration.
+"""The differences of a comparison: one row for each key, one column for each configuration.
 
-Modules of several programs are lined up by path, and the unrolled layers of one with the stacked layers of another: a
-model that scans over its layers has one module `layers`, unrolled it has `layers_0` to `layers_11`. Here both are
-`layers`, so that the difference between them is a number and not two lists.
+Modules of several programs are matched by path, and unrolled layers are matched with stacked layers. A model that scans
+over its layers has one module `layers`; the unrolled model has `layers_0` to `layers_11`. Both are shown as `layers`,
+so that their difference is one number instead of two lists.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Key = TypeVar("Key", bound=str)
 
 
 def difference_blocks(rows: Sequence[ComparedRow], *, by: By, depth: int, top: int) -> tuple[Block, ...]:
-    """The reference's sizes by one key, and what the other rows change.
+    """Build the section of the reference's sizes by one key, and the changes of the other rows.
 
     Raises:
-        MemprofError: there is no view of a comparison by `by`.
+        MemprofError: comparisons have no view by this key.
     """
     name = reference_row(rows).name
-    top = max(top, len(Category)) if by is By.CATEGORY else top  # there are never too many of them
+    top = max(top, len(Category)) if by is By.CATEGORY else top  # there are few categories, so all are shown
     return (
         Heading(text=f"Differences by {by.value}", level=2, aside=f"sizes of {name}, and what the others change"),
         difference_table(by.value, _shares_of(rows, by=by, depth=depth), rows, top=top),
@@ -75,7 +75,7 @@ def _key_cell(name: str, by: By) -> Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What belongs to one key: its bytes in each of the compared rows, in their order, and what it is made of."""
+    """The share of one key: its bytes in each compared row, in their order, and its parts."""
 
     label: Cell
     sizes: tuple[int, ...]
@@ -83,11 +83,11 @@ class Share:
 
 
 def shares_by(sizes: Sequence[Mapping[Key, int]], *, label: Callable[[Key], Cell]) -> tuple[Share, ...]:
-    """One share per key that holds anything in any row.
+    """Make one share for each key that has bytes in any row.
 
     Args:
         sizes: for each row, bytes by key.
-        label: what a key is called.
+        label: a function that makes the label of a key.
     """
     keys = dict.fromkeys(key for row in sizes for key in row)
     shares = (Share(label=label(key), sizes=tuple(row.get(key, 0) for row in sizes)) for key in keys)
@@ -95,12 +95,13 @@ def shares_by(sizes: Sequence[Mapping[Key, int]], *, label: Callable[[Key], Cell
 
 
 def difference_table(title: str, shares: Sequence[Share], rows: Sequence[ComparedRow], *, top: int) -> Table:
-    """The reference's sizes, then what each row changes; the largest change first. The total is the footprint.
+    """Build a table of the reference's sizes and the change of each row, the largest change first.
 
     Args:
-        title: what the keys are.
-        shares: they add up to the footprint, row by row.
-        top: keys on each level; the rest is one row.
+        title: the title of the keys.
+        shares: the shares; in each compared row, they add up to the footprint, which is the total.
+        rows: the compared rows.
+        top: the number of keys on each level; the rest is summed up in one row.
     """
     footprints = tuple(row.report.footprint_bytes for row in rows)
     assert _together(shares, len(rows)) == footprints, "shares add up to the footprint"
@@ -123,7 +124,7 @@ def difference_table(title: str, shares: Sequence[Share], rows: Sequence[Compare
 
 
 def category_label(category: Category) -> Cell:
-    """A category with its letter."""
+    """Make the cell of a category, with its letter."""
     return Cell(text=category.value, key=category)
 
 
@@ -155,7 +156,7 @@ def _together(shares: Sequence[Share], num_rows: int) -> tuple[int, ...]:
 
 
 def module_shares(roots: Sequence[ModuleNode], *, depth: int) -> tuple[Share, ...]:
-    """The modules of all programs down to `depth` levels (at least one), with what belongs to none."""
+    """Return the shares of modules down to `depth` levels (at least one), and of the bytes outside of all modules."""
     return _module_shares([fold_equal_siblings(root) for root in roots], depth=depth, own_label="(no module)")
 
 
@@ -166,7 +167,7 @@ def _module_shares(nodes: Sequence[ModuleNode | None], *, depth: int, own_label:
         names = {member.name for same in members for member in same}
         shares.append(
             Share(
-                # The numbers of the layers are shown where all programs have the same.
+                # The layer numbers are shown if all programs share them.
                 label=Cell(text=names.pop() if len(names) == 1 else name),
                 sizes=tuple(node.size_bytes if node else 0 for node in merged),
                 children=_children(merged, depth=depth - 1),
@@ -186,7 +187,7 @@ def _children(nodes: Sequence[ModuleNode | None], *, depth: int) -> tuple[Share,
 
 
 def _lined_up(nodes: Sequence[ModuleNode | None]) -> dict[str, list[list[ModuleNode]]]:
-    """By common name: for each program its modules of that name."""
+    """Return the modules by their common name: for each name, a list for each program."""
     names = [{child.name for child in node.children} if node else set[str]() for node in nodes]
     anywhere = set().union(*names)
     found: dict[str, list[list[ModuleNode]]] = {}
@@ -198,7 +199,7 @@ def _lined_up(nodes: Sequence[ModuleNode | None]) -> dict[str, list[list[ModuleN
 
 
 def _common_name(name: str, *, here: set[str], anywhere: set[str]) -> str:
-    """`layers` for `layers_{0..11}`, and for `layers_1` where another program has a module `layers`."""
+    """Return `layers` for `layers_{0..11}`, and for `layers_1` if another program has a module `layers`."""
     common = family(name)
     if not common or common in here:
         return name

@@ -1,4 +1,4 @@
-"""The document of an explained log: what was asked for, why it could not be had, and what the buffers are."""
+"""The document of an explained log: the failed request, why it failed, and the buffers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memprof.reports.views.cells import aside_cell, more_label
 from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
 from memprof.studies.explain.records import Moment, OutOfMemory
 
-# XLA's words for what a program needs, and ours.
+# XLA's names for the parts of a program's memory, and ours.
 _PARTS = {
     "parameter allocation": "arguments",
     "arguments": "arguments",
@@ -52,10 +52,11 @@ _IS_TEMP_BLOCK = "which a device takes as one piece before the program runs: all
 
 
 def explanation_document(explanation: Explanation, *, top: int) -> Document:
-    """What the log says in a few sentences, the numbers, XLA's list of buffers, and what was asked for in the program.
+    """Build the document: a few sentences, the numbers, XLA's list of buffers, and the request within the program.
 
     Args:
-        top: rows of each table; the rest is counted in one.
+        explanation: the facts.
+        top: the number of rows in each table; the rest is summed up in one.
     """
     log, program = explanation.log, explanation.program
     device = f"{log.device} " if log.device else ""
@@ -76,7 +77,7 @@ def explanation_document(explanation: Explanation, *, top: int) -> Document:
 
 
 def sentences(explanation: Explanation) -> tuple[str, ...]:
-    """What was asked for, why it could not be had, and what would tell more."""
+    """Describe the failed request, why it failed, and where to learn more."""
     log = explanation.log
     found = [_what(explanation), *_why_not(explanation), _own_attempt(log), _verdict(explanation)]
     if log.num_tries:
@@ -133,7 +134,7 @@ def _name_of(buffer: LiveBuffer) -> str:
 
 
 def _why_not(explanation: Explanation) -> list[str]:
-    """Why it could not be had: too little, or in pieces."""
+    """Explain why the request failed: too little free memory, or fragmentation."""
     log, pool = explanation.log, explanation.log.pool
     asked, free, capacity = log.asked_bytes or 0, explanation.free_bytes, explanation.capacity_bytes
     found = []
@@ -163,7 +164,7 @@ def _why_not(explanation: Explanation) -> list[str]:
 
 
 def _own_attempt(log: OutOfMemory) -> str:
-    """What XLA itself tried while it compiled."""
+    """Describe how XLA itself tried to save memory during the compile."""
     tried = log.rematerialization
     if tried is None:
         return ""
@@ -178,7 +179,7 @@ def _own_attempt(log: OutOfMemory) -> str:
 
 
 def _verdict(explanation: Explanation) -> str:
-    """Whether the program fits on the device that it was compiled for."""
+    """Say whether the program fits the device that it was compiled for."""
     program = explanation.program
     if program is None or program.verdict.fits is None:
         return ""
@@ -186,7 +187,7 @@ def _verdict(explanation: Explanation) -> str:
 
 
 def _more(explanation: Explanation) -> str:
-    """What would tell more."""
+    """Say which input would explain more."""
     if explanation.program is not None:
         return ""
     if explanation.num_programs:

@@ -1,6 +1,6 @@
-"""The first screen: what a step is made of, whether it fits, and what to do next, in about 25 lines.
+"""The first screen: the composition of a step, whether it fits, and the next commands, in about 25 lines.
 
-The verdict and the next commands come last: a terminal of 24 lines shows them without scrolling.
+The verdict and the commands come last, so that a terminal of 24 lines shows them without scrolling.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def first_screen_document(
     advise_command: str = "",
     verdict_first: bool = False,
 ) -> Document:
-    """What one looks at first.
+    """Build the document of the first screen.
 
     Args:
         report: the facts.
-        advice: what could be done about the peak, the best first.
-        whole_advice: whether all of it is shown, with its reasons, and not the first lines alone.
-        with_configuration: whether the tools and the configuration are shown too.
-        capture: the file to name in the commands that show more; empty: it is not saved.
+        advice: the advice on the peak, the best first.
+        whole_advice: whether to show all advice with its reasons, instead of the first lines.
+        with_configuration: whether to show the toolchain and the configuration too.
+        capture: the file to name in suggested commands; empty if it is not saved.
         advise_command, verdict_first: see `RenderOptions`.
     """
     gauge = header.gauge(report)

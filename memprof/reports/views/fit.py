@@ -1,4 +1,4 @@
-"""The documents of a fit, of a field or over techniques: the answer, the budget, and everything that was tried."""
+"""The documents of a fit, by a field or over techniques: the answer, the budget, and all trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUDGET = "the memory pool, less what is to stay free"
 
 
 def fit_document(result: FitResult) -> Document:
-    """The answer first, then what it rests on."""
+    """Build the document of a fit by a field: the answer first, then its evidence."""
     name = " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
     return Document(
         blocks=(
@@ -37,7 +37,7 @@ def _value_answer(result: FitResult) -> str:
 
 
 def _batch(result: FitResult) -> tuple[str, ...]:
-    """Whether a batch is that of all devices or of one is not in its name: both are told."""
+    """Return the batch size in total and on each device, because the name of the field does not distinguish them."""
     if result.batch is None or result.num_devices == 1:
         return ()
     return (f"{result.batch.in_all} in all", f"{result.batch.on_a_device} on each of {result.num_devices} devices")
@@ -120,7 +120,7 @@ def _value_notes(result: FitResult) -> tuple[Block, ...]:
 
 
 def techniques_document(result: TechniquesResult) -> Document:
-    """The answer first, then how to get it, then what it rests on."""
+    """Build the document of a fit over techniques: the answer first, then how to apply it, then its evidence."""
     return Document(
         blocks=(
             Heading(text=_answer(result), level=1, aside=f"{result.subject} {result.settings}".strip()),

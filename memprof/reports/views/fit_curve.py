@@ -1,4 +1,4 @@
-"""The document of a curve: the largest value of a field for each value of another one."""
+"""The document of a fit curve: the largest value of a field for each value of another field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memprof.studies.fit.results import CurvePoint, FitCurve
 
 
 def fit_curve_document(curve: FitCurve) -> Document:
-    """The budget, a row for each value of the other field, and why nothing fits where that is so."""
+    """Build the document: the budget, a row for each value of the other field, and reasons for values without a fit."""
     found = curve.any_found
     target = Fact(label="target", values=(found.target, *([f"mesh {found.mesh}"] if found.mesh else [])))
     sizes = (("memory", found.memory_bytes), ("budget", found.budget_bytes))

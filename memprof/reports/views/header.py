@@ -1,4 +1,4 @@
-"""The head of a report: what was profiled, for what, with what, and whether it fits."""
+"""The head of a report: the step, the target, the toolchain, and whether the step fits."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ TONES = {
 
 
 _TIME = "time"
-_MIN_SHOWN_SHARE = 0.005  # less is 0%
+_MIN_SHOWN_SHARE = 0.005  # a smaller share would read 0%
 
 
 def title(report: Report) -> Heading:
-    """The configuration's label."""
+    """Build the title: the label of the configuration."""
     return Heading(text=report.label, level=1, aside="memprof")
 
 
 def subject_heading(report: Report) -> Heading:
-    """The label, the size of the workload and the devices: what tells this view from that of another capture."""
+    """Build a title that distinguishes captures: the label, the preset of the workload and the devices."""
     topology, target = report.target.topology, report.target
     devices = target.name if topology.num_devices == 1 else f"each of {topology.num_devices} {target.name}"
     preset = report.config.get("preset")
@@ -54,7 +54,7 @@ def subject_heading(report: Report) -> Heading:
 
 
 def subject_facts(report: Report) -> Facts:
-    """The techniques and the target, which every view of a capture has."""
+    """List the techniques and the target, which every view of a capture shows."""
     facts = (
         Fact(label="techniques", values=report.techniques),
         Fact(label="target", values=target_values(report.target)),
@@ -63,7 +63,7 @@ def subject_facts(report: Report) -> Facts:
 
 
 def setup_facts(report: Report) -> Facts:
-    """The step, the target and the tools."""
+    """List the facts about the step, the target and the toolchain."""
     facts = [
         Fact(label="workload", values=(report.workload,)),
         Fact(label="techniques", values=report.techniques),
@@ -79,13 +79,13 @@ def setup_facts(report: Report) -> Facts:
 
 
 def time_facts(report: Report) -> tuple[Facts, ...]:
-    """The bound on the time of a step by itself, where there is one."""
+    """List the bound on the step time by itself, if there is one."""
     values = time_values(report)
     return (Facts(facts=(Fact(label=_TIME, values=values),)),) if values else ()
 
 
 def time_values(report: Report) -> tuple[str, ...]:
-    """The roofline bound in words, with what limits it, and the compiler's estimate; empty where there is neither."""
+    """Describe the roofline bound with its limits, and the compiler's estimate; empty if there is neither."""
     bound, estimate = report.roofline, report.compiler.optimal_seconds
     estimates = () if estimate is None else (f"XLA estimates {format_short_seconds(estimate)}",)
     if bound is None:
@@ -100,7 +100,7 @@ def time_values(report: Report) -> tuple[str, ...]:
 
 
 def configuration(report: Report) -> tuple[Block, ...]:
-    """All fields of the workload's configuration: too many for the head of the page."""
+    """List all fields of the workload's configuration, in a section because the head has no room for them."""
     if not report.config:
         return ()
     values = tuple(f"{name}={value}" for name, value in report.config.items())
@@ -108,7 +108,7 @@ def configuration(report: Report) -> tuple[Block, ...]:
 
 
 def gauge(report: Report) -> Gauge:
-    """The footprint, by category, against the pool that JAX has."""
+    """Compare the footprint, by category, with JAX's memory pool."""
     verdict = report.verdict
     return Gauge(
         parts=footprint_parts(report),
@@ -119,7 +119,7 @@ def gauge(report: Report) -> Gauge:
 
 
 def refusal_notes(report: Report) -> tuple[Note, ...]:
-    """What the compiler says where it refused the program."""
+    """Quote the compiler's reason, if it rejected the program."""
     if not report.refusal:
         return ()
     own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB, of which the parts are below."
@@ -129,7 +129,7 @@ def refusal_notes(report: Report) -> tuple[Note, ...]:
 
 
 def pressure_notes(*reports: Report) -> tuple[Note, ...]:
-    """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
+    """Describe the values that XLA itself recomputes: one sentence for each affected report, labelled if several."""
     return tuple(
         Note(
             text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure)}.",
@@ -141,7 +141,7 @@ def pressure_notes(*reports: Report) -> tuple[Note, ...]:
 
 
 def pressure_sentence(pressure: Pressure) -> str:
-    """What XLA recomputes on its own, and what it would need otherwise."""
+    """Describe the values that XLA itself recomputes, and the memory that it would need otherwise."""
     values = "1 value" if pressure.recomputed_values == 1 else f"{pressure.recomputed_values:,} values"
     work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
     limit = "its limit of memory"
@@ -156,7 +156,7 @@ def pressure_sentence(pressure: Pressure) -> str:
 
 
 def outside_facts(report: Report) -> tuple[Fact, ...]:
-    """What takes memory of the card beside the pool, each figure with its source."""
+    """List the users of device memory outside of the pool, each figure with its source."""
     return tuple(
         Fact(
             label="outside the pool" if not number else "",
@@ -170,7 +170,7 @@ def outside_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def footprint_parts(report: Report) -> tuple[Part, ...]:
-    """The footprint as a stack, in the order of the categories."""
+    """Return the footprint as a stack, in the order of the categories."""
     return tuple(
         Part(category=category, size_bytes=report.categories[category])
         for category in Category
@@ -179,13 +179,13 @@ def footprint_parts(report: Report) -> tuple[Part, ...]:
 
 
 def memory_heading(report: Report) -> Heading:
-    """Whose memory is told: every number of a report is that of one device."""
+    """Build the heading of the memory section. All numbers of a report are for one device."""
     num_devices = report.target.topology.num_devices
     return Heading(text="Memory" if num_devices == 1 else f"Memory of each of {num_devices} devices", level=2)
 
 
 def memory_facts(report: Report) -> Facts:
-    """The two totals, what lies between them, and the numbers of the compiler or of PyTorch's allocator."""
+    """List the two totals, their difference, and the numbers of the compiler or of PyTorch's allocator."""
     fragmentation = report.categories[Category.FRAGMENTATION]
     return Facts(
         facts=(
@@ -208,7 +208,7 @@ def memory_facts(report: Report) -> Facts:
 
 
 def memory_space_facts(report: Report) -> tuple[Fact, ...]:
-    """What the step holds on the chip and on the host, beside the footprint; the fullest memory is named."""
+    """List the memory on the chip and on the host, which the footprint excludes, and name the fullest memory."""
     others = {name: size for name, size in report.memory_spaces.items() if name != HBM}
     if not others:
         return ()
@@ -242,7 +242,7 @@ def _compiler_fact(compiler: CompilerTotals) -> Fact:
 
 
 def _figure_facts(report: Report) -> tuple[Fact, ...]:
-    """The totals of whatever plans the memory, under their own names."""
+    """List the totals of the memory planner (XLA, TensorRT or PyTorch's allocator), under its own names."""
     if report.engine_figures is not None:
         return _engine_facts(report.engine_figures)
     return (_compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),)
@@ -283,7 +283,7 @@ def _allocator_fact(allocator: AllocatorFigures) -> Fact:
 
 
 def target_values(target: Target) -> tuple[str, ...]:
-    """The device, in words."""
+    """Describe the device."""
     memory = amount_in_words(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
     num_devices = target.topology.num_devices
@@ -292,7 +292,7 @@ def target_values(target: Target) -> tuple[str, ...]:
 
 
 def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
-    """The versions of what is installed."""
+    """List the versions of the installed tools."""
     versions = {
         "tensorrt": tools.tensorrt,
         "torch": tools.torch,
@@ -304,7 +304,7 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
         "memprof": tools.memprof,
     }
     named = (f"{name} {version}" for name, version in versions.items() if version)
-    # The compilers come with their own names.
+    # These texts already include the names of the compilers.
     return (*named, *filter(None, (tools.cuda_plugin, tools.libtpu)))
 
 
@@ -315,7 +315,7 @@ def _model(report: Report) -> tuple[str, ...]:
     if num_devices > 1:
         on_all = f" on all {num_devices} devices together"
         on_each = f", {format_flops(round(report.flops / num_devices))} on each where all of it is divided"
-    if not report.flops:  # they are counted where a step is traced, and an imported program was traced elsewhere
+    if not report.flops:  # FLOPs are counted in a trace, and an imported program was traced elsewhere
         return (f"{format_count(report.num_params)} parameters",)
     return (
         f"{format_count(report.num_params)} parameters",
@@ -336,7 +336,7 @@ def _took(report: Report) -> tuple[str, ...]:
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"
     analysing = f"analysis {format_seconds(report.analysis_seconds)}"
-    if not timings.lower_seconds:  # it was compiled elsewhere
+    if not timings.lower_seconds:  # the program was compiled elsewhere
         return (analysing,)
     return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
 

@@ -1,10 +1,10 @@
-"""What the bytes at the peak are drawn by in a flame graph: the calls that made them, their modules, their categories.
+"""The hierarchies of flame graphs of the peak: Python stacks, modules and categories.
 
     paths = Paths(report)
     paths.of(buffer, Hierarchy.STACK)  # ("Block.__call__ (blocks.py)", "attend (heads.py)", "heads.py:79", "dot")
 
-A stack has the user's own calls; of what libraries do beneath them it has one line, that which says most. Equal layers
-are one module, as in the terminal.
+A stack contains the user's own calls and, below them, the single most informative library line. Equal layers are one
+module, as in the terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memprof.reports.views.cells import common_folder
 from memprof.reports.views.layers import folded_paths
 
 Path = tuple[str, ...]
-Weighted = Sequence[tuple[Path, int]]  # with bytes
+Weighted = Sequence[tuple[Path, int]]  # paths with their bytes
 
 NO_MODULE = "(no module)"
 NO_SOURCE = "(no source line)"
@@ -28,7 +28,7 @@ _ARGUMENTS = "(arguments of the step)"
 
 
 class Hierarchy(StrEnum):
-    """What the boxes of a flame graph are, from the root on."""
+    """The meaning of the boxes of a flame graph, from the root."""
 
     STACK = "stack"
     MODULE = "module"
@@ -36,10 +36,10 @@ class Hierarchy(StrEnum):
 
 
 class Paths:
-    """The places of a report's buffers in each hierarchy.
+    """The paths of a report's buffers in each hierarchy.
 
     Attributes:
-        folder: that all source lines lie in, with its slash; names of files begin below it.
+        folder: the folder that contains all source lines, with its slash; file names are relative to it.
     """
 
     def __init__(self, report: Report) -> None:
@@ -47,7 +47,7 @@ class Paths:
         self.folder = common_folder(report.by_source)
 
     def of(self, buffer: LiveBuffer, hierarchy: Hierarchy) -> Path:
-        """From the root to the operation, which is the last."""
+        """Return the path of a buffer, from the root to its operation."""
         operation = buffer.op.rpartition("/")[2] or buffer.name or "(no name)"
         match hierarchy:
             case Hierarchy.STACK:
@@ -58,7 +58,7 @@ class Paths:
                 return (buffer.category.value, *self.module(buffer.module), operation)
 
     def stack(self, buffer: LiveBuffer) -> Path:
-        """The calls, outermost first, then the line in the innermost, and the line of a library beneath it."""
+        """Return the calls, outermost first, then the line in the innermost call, and the library line below it."""
         frame = place(buffer)
         if frame is None:
             return (_ARGUMENTS if buffer.phase is Phase.ARGUMENT else NO_SOURCE,)
@@ -72,26 +72,26 @@ class Paths:
         return (*names, line, *([buffer.library] if buffer.library else []))
 
     def file_name(self, file: str) -> str:
-        """A file as source lines name it: below the folder that all of them lie in, or from there."""
+        """Return the displayed name of a file: its path relative to the folder that contains all source lines."""
         if not self.folder or not file.startswith("/"):
             return shown_source(file)
         return posixpath.relpath(file, self.folder)
 
     def line_name(self, source: str) -> str:
-        """`file.py:12` likewise."""
+        """Return the displayed name of a source line (`file.py:12`)."""
         if (shown := shown_source(source)) != source:
             return shown
         file, colon, line = source.rpartition(":")
         return f"{self.file_name(file)}{colon}{line}" if colon else source
 
     def module(self, path: str) -> Path:
-        """A module where equal layers are one: `layers_{0..11}`, `mlp`."""
+        """Return the path of a module with equal layers folded: `layers_{0..11}`, `mlp`."""
         folded = self._modules.get(path, path)
         return tuple(folded.split("/")) if folded else (NO_MODULE,)
 
 
 def place(buffer: LiveBuffer) -> StackFrame | None:
-    """The call whose line is the buffer's `source`; None where it has no source."""
+    """Return the call whose line is the buffer's `source`; None if it has no source."""
     if not buffer.source:
         return None
     file, _, line = buffer.source.rpartition(":")
@@ -100,17 +100,21 @@ def place(buffer: LiveBuffer) -> StackFrame | None:
 
 
 def array_name(buffer: LiveBuffer) -> str:
-    """What stands below the operation: `f32[8,1024], activations`."""
+    """Return the name of the box below the operation: `f32[8,1024], activations`."""
     return f"{array_type(buffer.dtype, buffer.shape)}, {buffer.category.value}"
 
 
 def function_name(frame: StackFrame) -> str:
-    """`evaluate.loss`; Python says `evaluate.<locals>.loss`."""
+    """Return the short name of a function: `evaluate.loss` for Python's `evaluate.<locals>.loss`."""
     return frame.function.replace(".<locals>", "")
 
 
 def grouped(weighted: Weighted) -> list[tuple[str, Weighted]]:
-    """What begins with the same name, by that name and without it, largest first; what has ended is left out."""
+    """Group paths by their first name, largest first.
+
+    Returns:
+        For each first name, the rest of its paths. Empty paths are omitted.
+    """
     groups: dict[str, list[tuple[Path, int]]] = {}
     for path, size_bytes in weighted:
         if path:
@@ -119,5 +123,5 @@ def grouped(weighted: Weighted) -> list[tuple[str, Weighted]]:
 
 
 def total_bytes(weighted: Weighted) -> int:
-    """The bytes of all paths together."""
+    """Sum the bytes of all paths."""
     return sum(size_bytes for _, size_bytes in weighted)

@@ -1,4 +1,4 @@
-"""The programs that others have compiled, as `memprof import` finds them: what each takes, and for which device."""
+"""The programs compiled elsewhere that `memprof import` finds: the memory of each, and its device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memprof.reports.views.cells import aside_cell, size_cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedProgram:
-    """A program that was found: `written` in seconds since 1970, and the file that it is in."""
+    """A program that was found: its file, and the time when it was written, in seconds since 1970."""
 
     name: str
     device: str
@@ -23,7 +23,7 @@ class ImportedProgram:
 
 
 def imported_document(programs: Sequence[ImportedProgram]) -> Document:
-    """A table of all programs, in the order given."""
+    """Build a table of all programs, in the given order."""
     columns = (
         Column(title="program", shorten=Shorten.MIDDLE, min_width=16),
         Column(title="device", priority=1),

@@ -1,4 +1,4 @@
-"""The document of a watched script: its programs, why some were compiled again, and what was on the device."""
+"""The document of a watched script: its programs, the reasons of recompiles, and the arrays on the device."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _NUM_ADVICE = 3
 
 
 def job_document(job: Job, *, top: int, report: Report | None = None, advice: Sequence[Advice] = ()) -> Document:
-    """What a script has compiled, and the largest moment of its memory.
+    """Build the document: the programs that a script compiled, and the moment with the most memory in use.
 
     Args:
-        top: rows of each table; the rest is counted in one.
-        report: of the largest program, for the verdict.
-        advice: for the largest program.
+        job: the facts.
+        top: the number of rows in each table; the rest is summed up in one.
+        report: the report of the largest program, for the verdict.
+        advice: the advice for the largest program.
     """
     blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
     if report is not None and report.pressure is not None:
@@ -60,7 +61,7 @@ def job_document(job: Job, *, top: int, report: Report | None = None, advice: Se
 
 
 def _verdict(name: str, report: Report, advice: Sequence[Advice]) -> list[Block]:
-    """Whether a program fits, and the advice that saves most."""
+    """Say whether a program fits, and show the advice with the largest savings."""
     blocks: list[Block] = []
     if report.verdict.fits is not None:
         blocks.append(Note(text=f"{name} {report.verdict.sentence}", tone=TONES[report.verdict.answer]))
@@ -95,7 +96,7 @@ def _count(compiles: Sequence[Compiled], what: str) -> str:
 
 
 def _shared_state(programs: Sequence[JobProgram]) -> list[list[str]]:
-    """The names of programs whose parameters are the same, by type and number."""
+    """Return the names of programs whose parameters are equal in types and counts."""
     groups: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for program in programs:
         if program.state:
@@ -139,7 +140,7 @@ def _program_row(program: JobProgram) -> Row:
 
 
 def _row(name: str, largest: Compiled, num_compiles: int) -> Row:
-    """A row for several programs, with the size of the largest."""
+    """Make a row for several programs, with the sizes of the largest."""
     footprint, peak = _size(largest.footprint_bytes), _size(largest.live_peak_bytes)
     nothing = Cell(text="")
     return Row(cells=(aside_cell(name), nothing, footprint, peak, Cell(text=_times(num_compiles)), nothing, nothing))

@@ -1,4 +1,4 @@
-"""What each Pallas kernel of a program for a TPU asks of VMEM, and of the other memories on the chip."""
+"""The VMEM, SMEM and semaphores that each Pallas kernel of a TPU program requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEMAPHORES = "semaphores have a memory of their own"
 
 
 def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
-    """The section; empty without kernels."""
+    """Build the section; empty if there are no kernels."""
     if not kernels:
         return ()
     is_planned = any(each.kernel.used_bytes is None for each in kernels)
@@ -30,7 +30,7 @@ def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, .
 
 
 def over_limit_sentence(kernels: Sequence[KernelCalls]) -> str:
-    """The parts of the first kernel that asks for more VMEM than its limit, or more SMEM than exists; else empty."""
+    """Describe the first kernel that requests more VMEM than its limit or more SMEM than exists; empty if none does."""
     for each in kernels:
         kernel = each.kernel
         where = f" ({shown_source(each.source)})" if each.source else ""
@@ -52,7 +52,7 @@ def over_limit_sentence(kernels: Sequence[KernelCalls]) -> str:
 
 
 def _parts(buffers: Sequence[KernelBuffer]) -> str:
-    """The blocks of a kernel, equal ones together: `2 inputs of 2 x f32[512,1024] (4.00 MiB each)`."""
+    """List the blocks of a kernel, with equal blocks merged: `2 inputs of 2 x f32[512,1024] (4.00 MiB each)`."""
     return ", ".join(_part(buffer, number) for buffer, number in Counter(buffers).items())
 
 
@@ -106,7 +106,7 @@ def _row(each: KernelCalls, source: str) -> Row:
 
 
 def _other_memories(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
-    """SMEM, against that of the chip, and semaphores; empty if no kernel asks for them."""
+    """Build the section of SMEM, compared with the chip's, and of semaphores; empty if no kernel requests them."""
     asking = [each for each in kernels if each.kernel.smem_buffers or each.kernel.num_semaphores]
     if not asking:
         return ()

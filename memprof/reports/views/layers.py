@@ -1,8 +1,8 @@
-"""The equal layers of a model, which differ in their number alone: what makes them equal, and what they are called.
+"""Fold the equal layers of a model, which differ only in their number, and name them.
 
-A tree of 96 layers reads like a tree of one: siblings are folded into one node when their names differ in their number
-alone and their parameters have the same names and shapes. Their bytes may differ (the last layer often holds more at
-the peak): a folded node carries the sum.
+A tree of 96 layers then reads like a tree of one. Siblings are folded into one node if their names differ only in
+their number and their parameters have the same names, shapes and dtypes. Their bytes may differ (the last layer often
+holds more at the peak), so a folded node carries the sum.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from dataclasses import replace
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import ModuleNode
 
-# The name of one module: `layers_3`, `Dense3`, `3`, and folded `layers_{0..11}`.
+# The name of one module: `layers_3`, `Dense3`, `3`, or folded `layers_{0..11}`.
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?:(?P<number>\d+)|(?P<folded>\{[^{}]+\}))")
-# In a path that may end in an operation: `conv2d` or `Dense3` there is no layer, so the number must stand by itself.
+# A layer number in a path that may end in an operation. There, `conv2d` and `Dense3` are not layers, so the number must
+# be separate.
 _NUMBER_IN_PATH = re.compile(r"(?<=[_/])\d+(?=/|$)")
-_FEWEST_FOLDED = 4  # three are still read one by one
+_FEWEST_FOLDED = 4  # three layers are still readable one by one
 _Parameters = tuple[tuple[str, str, tuple[int, ...], str], ...]
 
 
 def fold_equal_siblings(node: ModuleNode) -> ModuleNode:
-    """The same tree with each run of equal siblings as one node called `layers_{0..11}`."""
+    """Return the tree with equal siblings folded into one node, named for example `layers_{0..11}`."""
     groups: dict[tuple[str, _Parameters | None], list[ModuleNode]] = {}
     for child in node.children:
         match = _NUMBERED.fullmatch(child.name)
         if match and match["number"]:
             key: tuple[str, _Parameters | None] = (match["stem"], _parameters(child, child.path))
         else:
-            key = (child.name, None)  # None, which no numbered sibling has: a name without a number stays by itself
+            key = (child.name, None)  # no numbered sibling has None, so a name without a number is not folded
         groups.setdefault(key, []).append(child)
     children: list[ModuleNode] = []
     for (stem, _), members in groups.items():
@@ -43,7 +44,7 @@ def fold_equal_siblings(node: ModuleNode) -> ModuleNode:
 
 
 def folded_paths(root: ModuleNode) -> dict[str, str]:
-    """What each module's path is in the folded tree: `layers_3/mlp` is `layers_{0..11}/mlp`."""
+    """Map the path of each module to its path in the folded tree: `layers_3/mlp` to `layers_{0..11}/mlp`."""
     paths: dict[str, str] = {}
 
     def walk(node: ModuleNode, folded: ModuleNode) -> None:
@@ -56,7 +57,7 @@ def folded_paths(root: ModuleNode) -> dict[str, str]:
 
 
 def _stands_for(folded: str, name: str) -> bool:
-    """Whether a name in the folded tree is this one, or that of several layers of which it is one."""
+    """Return whether a name in the folded tree equals a name, or includes its layer."""
     several, one = _NUMBERED.fullmatch(folded), _NUMBERED.fullmatch(name)
     if folded == name or several is None or several["folded"] is None:
         return folded == name
@@ -67,24 +68,24 @@ def _stands_for(folded: str, name: str) -> bool:
 
 
 def family(name: str) -> str:
-    """What the layers of one kind are called together: `layers` for `layers_3` and `layers_{0..11}`, else nothing."""
+    """Return the common name of a layer's siblings: `layers` for `layers_3` and `layers_{0..11}`; otherwise empty."""
     match = _NUMBERED.fullmatch(name)
     return match["stem"].removesuffix("_") if match else ""
 
 
 def is_folded(name: str) -> bool:
-    """Whether it is the name of several layers, as `fold_equal_siblings` gives it."""
+    """Return whether a name stands for several layers that `fold_equal_siblings` has folded."""
     match = _NUMBERED.fullmatch(name)
     return match is not None and match["folded"] is not None
 
 
 def any_layer(path: str) -> str:
-    """`layers_3/mlp` and `layers_11/mlp` both become `layers_*/mlp`."""
+    """Replace layer numbers in a path: `layers_3/mlp` and `layers_11/mlp` both become `layers_*/mlp`."""
     return _NUMBER_IN_PATH.sub("*", path)
 
 
 def add_categories(nodes: Iterable[ModuleNode]) -> dict[Category, int]:
-    """The bytes of several nodes together."""
+    """Sum the bytes of several nodes, by category."""
     total: dict[Category, int] = {}
     for node in nodes:
         for category, size_bytes in node.categories.items():
@@ -93,7 +94,7 @@ def add_categories(nodes: Iterable[ModuleNode]) -> dict[Category, int]:
 
 
 def merge_nodes(members: list[ModuleNode], *, path: str) -> ModuleNode:
-    """One node that carries the sums of all; children meet by name, and parameters are those of the first."""
+    """Merge nodes into one with their sums. Children are merged by name; the first node provides the parameters."""
     children: dict[str, list[ModuleNode]] = {}
     for member in members:
         for child in member.children:
@@ -109,13 +110,13 @@ def merge_nodes(members: list[ModuleNode], *, path: str) -> ModuleNode:
 
 
 def _parameters(node: ModuleNode, prefix: str) -> _Parameters:
-    """All parameters in and under a node, by their path below `prefix`."""
+    """Return all parameters in and below a node, with their paths relative to `prefix`."""
     own = [(node.path[len(prefix) :], name, shape, dtype) for name, shape, dtype in node.params]
     return tuple(sorted(own + [leaf for child in node.children for leaf in _parameters(child, prefix)]))
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0..11`, or `0,2..5` where some are missing."""
+    """Format numbers as ranges: `0..11`, or `0,2..5` if some are missing."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The copies of a program that only change the layout of an array, with the operations that asked for them."""
+"""The copies of a program that only change the layout of an array, with the operations that require them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROW_BY_ROW = "row by row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alike:
-    """Copies that differ in the number of their layer alone."""
+    """Copies that differ only in their layer number."""
 
     members: tuple[LayoutCopy, ...]
 
@@ -41,7 +41,7 @@ class _Alike:
 
 
 def layout_copy_facts(report: Report) -> tuple[Fact, ...]:
-    """How much they write, what of it is live at the peak, and the largest; empty without any."""
+    """List the bytes that the copies write and hold at the peak, and the largest copy; empty if there are no copies."""
     copies = report.layout_copies
     if not copies:
         return ()
@@ -58,7 +58,7 @@ def layout_copy_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def layout_copy_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
-    """The section; empty without any."""
+    """Build the section; empty if there are no copies."""
     if not report.layout_copies:
         return ()
     heading = Heading(text="Copies that only change a layout", level=2, aside="alike ones of all layers together")
@@ -66,7 +66,7 @@ def layout_copy_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
 
 
 def layout_copy_table(copies: Sequence[LayoutCopy], *, top: int) -> Table:
-    """What writes most in a step, with who made the array and who reads it. The total is of all."""
+    """Build a table of the copies that write most in a step, with producers and consumers. The total is over all."""
     groups = _group(copies)
     names = short_names(source for copy in copies for source in (copy.producer.source, copy.consumer.source))
     total_bytes = sum(group.step_bytes for group in groups)
@@ -145,7 +145,7 @@ def _sum_row(label: Cell, groups: Sequence[_Alike], total_bytes: int) -> Row:
 
 
 def _in_words(end: Neighbour, names: Mapping[str, str]) -> str:
-    """Who made or reads an array: `dot_general (blocks.py:70)`."""
+    """Describe the producer or consumer of an array: `dot_general (blocks.py:70)`."""
     if end.role == "result":
         return "the step's result"
     if end.role == "unknown":

@@ -1,4 +1,4 @@
-"""What was measured when the step ran: beside what was predicted of it, and by operation where there is a trace."""
+"""The measurements of a run, compared with the prediction, and by operation if a trace exists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MEAN = replace(_LOOPS, text=f"All is the mean of the devices of one process. {_
 
 
 def measured_blocks(report: Report) -> tuple[Block, ...]:
-    """Nothing where the step did not run."""
+    """Build the section of all measurements; empty if the step was not run."""
     measured = report.measured
     if measured is None:
         return ()
@@ -71,7 +71,7 @@ def measured_blocks(report: Report) -> tuple[Block, ...]:
 
 
 def measured_summary(report: Report) -> tuple[Block, ...]:
-    """The measurements that bear on the verdict; nothing where the step did not run."""
+    """List the measurements that concern the verdict; empty if the step was not run."""
     measured = report.measured
     if measured is None:
         return ()
@@ -115,7 +115,7 @@ def _utilization(report: Report, measured: Measurement) -> tuple[str, ...]:
 
 
 def _losses(measured: Measurement) -> tuple[str, ...]:
-    """Some losses of the run, the first and the last among them."""
+    """List some losses of the run, including the first and the last."""
     last = len(measured.losses) - 1
     if last < 0:
         return ()
@@ -149,7 +149,7 @@ def _pool(pool: PoolMemory | None) -> tuple[str, ...]:
 
 
 def _outside(driver: DriverMemory | None, pool: PoolMemory | None) -> tuple[str, ...]:
-    """What the driver counts, and the part of it that is not XLA's pool: CUDA's context and the libraries' handles."""
+    """List the memory that the driver counts, and the part outside of XLA's pool: CUDA context and library handles."""
     if driver is None:
         return ()
     taken = driver.device_after_bytes - driver.device_before_bytes
@@ -210,7 +210,7 @@ def _explanations(measured: Measurement) -> tuple[Note, ...]:
 
 
 def operation_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
-    """Nothing where no trace was taken."""
+    """Build the table of operations by time; empty if no trace was taken."""
     costs = [cost for cost in report.op_costs if not cost.contains_others]
     if not costs or report.measured is None:
         return ()

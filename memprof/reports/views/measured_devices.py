@@ -1,4 +1,4 @@
-"""What each device of a mesh has measured: how far they are apart, and each beside what was predicted of all."""
+"""The measurements of each device of a mesh: their spread, and each device compared with the prediction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN_DEVICES = 16
 
 
 def spread_facts(measured: Measurement) -> tuple[Fact, ...]:
-    """How far the devices are apart; none of one device."""
+    """List the spread of peaks and arguments over the devices; the values are empty for one device."""
     peaks = {each.device: each.peak_bytes for each in measured.devices if each.peak_bytes is not None}
     held = {each.device: each.argument_bytes for each in measured.devices}
     return (
@@ -38,7 +38,7 @@ def _spread(sizes: dict[str, int]) -> tuple[str, ...]:
 
 
 def device_blocks(report: Report) -> tuple[Block, ...]:
-    """Each device, the highest peak first; nothing where the devices do not count, or there is one."""
+    """Build a table of the devices, the highest peak first; empty for one device or devices without an allocator."""
     devices = report.measured.devices if report.measured else ()
     counted = [each for each in devices if each.pool is not None]
     if not counted:

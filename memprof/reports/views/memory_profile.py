@@ -1,4 +1,4 @@
-"""The documents of a memory profile of JAX: what was alive, what leaked, and what of it belongs to a step."""
+"""The documents of a JAX memory profile: live arrays, leaks, and the arrays that belong to a step."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _NO_STACK = "(no Python stack)"
 
 
 def memory_profile_document(profile: MemoryProfile, beside: BesideStep | None, *, top: int) -> Document:
-    """What was alive, by stack, folder, kind and device.
+    """Build the document of what was live, by stack, folder, kind and device.
 
     Args:
-        beside: the same beside a step.
-        top: rows of each table; the rest is summed up in one.
+        profile: the memory profile.
+        beside: the memory profile compared with a step; None for no comparison.
+        top: the number of rows in each table; the rest is summed up in one.
     """
     total = profile.size_of(Kind.BUFFER)
     made = by_calls(profile.of(Kind.BUFFER))
@@ -57,7 +58,7 @@ def memory_profile_document(profile: MemoryProfile, beside: BesideStep | None, *
 
 
 def memory_profile_diff_document(before: MemoryProfile, after: MemoryProfile, *, top: int) -> Document:
-    """What is more or less than before, by stack and size."""
+    """Build the document of the growth and shrinkage between two profiles, by stack and size."""
     changed = changes(before, after)
     grown = [each for each in changed if each.delta_bytes > 0]
     shrunk = [each for each in changed if each.delta_bytes < 0][::-1]
@@ -276,5 +277,5 @@ def _place(calls: Sequence[StackFrame]) -> str:
 
 
 def _callers(calls: Sequence[StackFrame]) -> str:
-    """The calls around the innermost one, as far as there is room."""
+    """Return the calls around the innermost call, as many as fit."""
     return " < ".join(f"{call.function}:{call.line}" for call in calls[:-1][::-1][:_NUM_CALLS])

@@ -1,4 +1,4 @@
-"""What each device of a mesh holds of the arguments, and what the devices send each other."""
+"""The arguments on each device of a mesh, and the traffic between the devices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import short_names, size_cell
 
 _NUM_WHOLE = 5
-_ROUNDED = 0.01  # of a role some scalars are never divided
+_ROUNDED = 0.01  # tolerance of an even division, because a role may contain scalars, which are never divided
 
 
 def mesh_blocks(report: Report) -> tuple[Block, ...]:
-    """The section; empty for one device."""
+    """Build the section; empty for one device."""
     topology = report.target.topology
     if topology.num_devices == 1:
         return ()
@@ -40,7 +40,7 @@ def mesh_blocks(report: Report) -> tuple[Block, ...]:
 
 
 def partitioner_notes(report: Report) -> tuple[Note, ...]:
-    """What XLA's partitioner warned of, with the place in the user's code."""
+    """Quote the warnings of XLA's partitioner, with their places in the user's code."""
     names = short_names([*report.by_source, *(each.source for each in report.partitioner_notes)])
     return tuple(
         Note(tone=Tone.WARNING, text=_partitioner_text(each, names[each.source])) for each in report.partitioner_notes
@@ -54,7 +54,7 @@ def _partitioner_text(note: PartitionerNote, source: str) -> str:
 
 
 def mesh_text(topology: Topology) -> str:
-    """The mesh in words: `fsdp=4 · tp=2 · 2 hosts`."""
+    """Describe a mesh: `fsdp=4 · tp=2 · 2 hosts`."""
     axes = [f"{name}={size}" for name, size in topology.axes.items()]
     return " · ".join([*axes, *([f"{topology.num_hosts} hosts"] if topology.num_hosts > 1 else [])])
 
@@ -115,7 +115,7 @@ def _collectives_table(collectives: tuple[CollectiveTraffic, ...], topology: Top
 
 
 def _along(traffic: CollectiveTraffic, topology: Topology) -> str:
-    """The devices that a collective connects: `fsdp and tp`, or `fsdp (2 of 4)` where a group has a part of them."""
+    """Name the axes that a collective connects: `fsdp and tp`, or `fsdp (2 of 4)` if its groups are smaller."""
     num_devices = prod(topology.axes[axis] for axis in traffic.axes)
     part = f" ({traffic.group_size} of {num_devices})" if traffic.group_size else ""
     return f"{' and '.join(traffic.axes)}{part}" if traffic.axes else "other groups"

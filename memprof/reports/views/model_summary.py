@@ -1,4 +1,4 @@
-"""A model in one table: its modules, with parameters, operations and activations."""
+"""A model in one table: its modules, with parameters, FLOPs and activations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memprof.reports.views.modules import without_children
 
 
 def model_summary_document(report: Report, *, depth: int) -> Document:
-    """The modules down to `depth` levels, in the order of the model; equal layers are one row."""
+    """Build a table of the modules down to `depth` levels, in the order of the model; equal layers share a row."""
     root = fold_equal_siblings(report.modules)
     facts = Facts(
         facts=(

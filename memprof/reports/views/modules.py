@@ -1,4 +1,4 @@
-"""The module tree: parameters as `nn.tabulate` lists them, beside the bytes that each module holds."""
+"""The module tree: parameters as in Flax's `nn.tabulate`, beside the bytes of each module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PRIORITIES = {"params": 3, "optim": 1, "cache": 1, "grads": 1, "acts": 0, "temp
 
 
 def module_table(root: ModuleNode, *, depth: int, top: int) -> Table:
-    """The tree down to `depth` levels, largest first; equal layers are one row.
+    """Build a table of the tree down to `depth` levels, largest first; equal layers share a row.
 
     Args:
-        root: its bytes add up to the footprint, which is the total row.
-        depth: levels below the root.
-        top: modules under one parent; the rest is one row.
+        root: the root of the tree. Its bytes add up to the footprint, which is the total row.
+        depth: the number of levels below the root.
+        top: the number of modules under one parent; the rest is summed up in one row.
     """
     folded = fold_equal_siblings(root)
     groups = {name: group for name, group in CATEGORY_GROUPS.items() if sum_of_group(root.categories, group)}
@@ -42,7 +42,7 @@ def _number_column(name: str) -> Column:
 
 
 def _child_rows(node: ModuleNode, groups: CategoryGroups, *, depth: int, top: int, own_label: str) -> tuple[Row, ...]:
-    """The children of a node and what it holds itself: together, all of it."""
+    """Make rows for the children of a node and for its own bytes, which add up to the node."""
     if depth < 1 or not node.children:
         return ()
     parts = [(Cell(text=child.name, link=f"module={child.path}"), child) for child in node.children]
@@ -68,7 +68,7 @@ def _row(label: Cell, node: ModuleNode, groups: CategoryGroups, children: tuple[
 
 
 def without_children(node: ModuleNode) -> ModuleNode:
-    """What a module holds itself: its total less what is under it."""
+    """Return a module without its submodules: its totals less theirs."""
     under = add_categories(node.children)
     return replace(
         node,
@@ -80,7 +80,7 @@ def without_children(node: ModuleNode) -> ModuleNode:
 
 
 def _together(nodes: list[ModuleNode]) -> ModuleNode:
-    """Several modules as one, without names."""
+    """Merge several modules into one without a name."""
     return ModuleNode(
         path="",
         num_params=sum(node.num_params for node in nodes),

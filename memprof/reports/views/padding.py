@@ -1,4 +1,4 @@
-"""Where memory holds no elements: the buffers at the peak by their padding, alike ones of all layers together."""
+"""Padding, memory without elements: the buffers at the peak by their padding, grouped across layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TITLES = ("array", "filled up to", "count", "elements", "takes", "padding", "sh
 
 
 def padding_facts(report: Report) -> tuple[Fact, ...]:
-    """The padding of all buffers, and the largest of one; empty where there is none."""
+    """List the padding of all buffers, and the buffer with the most; empty if there is no padding."""
     if not report.padding_bytes:
         return ()
     share = format_share(report.padding_bytes, report.live_peak_bytes)
@@ -24,7 +24,7 @@ def padding_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def padding_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
-    """What holds most padding. The total is the live peak with all of its padding."""
+    """Build a table of the buffers with the most padding. The total is the live peak with all of its padding."""
     names = places(buffers)
     groups = _padded(buffers)
     total_bytes = sum(buffer.padding_bytes for buffer in buffers)

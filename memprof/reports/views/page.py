@@ -1,4 +1,4 @@
-"""What a page of a report says, in its order: what one looks at first, and what one looks up."""
+"""The sections of a report's page, in order: an overview first, then sections to look things up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memprof.reports.views.report import notes, timeline_chart, warnings
 
 
 def first_sections(report: Report) -> Mapping[str, Sequence[Block]]:
-    """By their titles: whether it fits, and when it takes how much."""
+    """Build the sections of the verdict and the timeline, by title."""
     overview = (
         header.subject_heading(report),
         *header.pressure_notes(report),
@@ -33,12 +33,12 @@ def first_sections(report: Report) -> Mapping[str, Sequence[Block]]:
 
 
 def later_sections(report: Report, *, depth: int, top: int) -> Mapping[str, Sequence[Block]]:
-    """By their titles: the tables, and what was compiled with what.
+    """Build the sections of the tables and the setup, by title.
 
     Args:
         report: the facts.
-        depth: levels of the module tree.
-        top: rows of the longest lists.
+        depth: the number of levels of the module tree.
+        top: the largest number of rows in a list.
     """
     sections: dict[str, Sequence[Block]] = {
         "Categories": (_heading("Categories", "what the footprint is made of"), category_table(report.categories)),

@@ -1,4 +1,4 @@
-"""The document of a plan: the choice within the budget, and every compile that was made to find it."""
+"""The document of a checkpoint plan: the choice within the budget, and all compiles that led to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAUTION = (
 
 
 def plan_document(plan: CheckpointPlan) -> Document:
-    """The answer first, then what it rests on. The code stands after it (`CheckpointPlan.code`)."""
+    """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
     budget = (format_bytes(plan.budget_bytes), f"{format_exact_bytes(plan.budget_bytes)} bytes")
     num_compiles = len(plan.points)
     unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
@@ -82,7 +82,7 @@ def _point(plan: CheckpointPlan, point: PlanPoint) -> Row:
 
 
 def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
-    """How many of the blocks have which checkpoint, where they differ."""
+    """Describe how many blocks have which checkpoint, if the blocks differ."""
     if point.checkpoints is None or point.checkpoints.num_first is None:
         return ""
     rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another one"

@@ -1,4 +1,4 @@
-"""The documents of one report: the summary, and one breakdown by itself (`memprof show CAPTURE --by KEY`)."""
+"""The documents of one report: the summary, and a single breakdown (`memprof show CAPTURE --by KEY`)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from memprof.reports.views.padding import padding_table
 from memprof.reports.views.sources import source_table, stack_table
 from memprof.studies.advice.advice import Advice
 
-# More than a terminal has columns. A format that has fewer keeps the highest moment of each, so no peak gets lost.
+# More than the columns of a terminal. A format with fewer columns keeps the highest moment of each, so no peak is lost.
 _RESOLUTION = 480
 _PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE, Phase.UNDIFFERENTIATED})
 _NAMED_ARGUMENTS = 3
-_MORE = 3  # times as many rows, where more are suggested
+_MORE = 3  # suggested commands show this many times as many rows
 _NOT_MEASURED = "Nothing here was measured on a device."
 _OF_ENGINE = (
     "Totals and layers are those of TensorRT's builder. The lives of tensors, and what of the activation memory is"
@@ -57,14 +57,14 @@ def summary_document(
     advice: Sequence[Advice] | None = None,
     with_configuration: bool = True,
 ) -> Document:
-    """Header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
+    """Build the summary: header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
 
     Args:
         report: the facts.
-        depth: levels of the module tree.
-        top: rows of the longest lists.
-        advice: what could be done about the peak; None: nothing is said of it.
-        with_configuration: whether the fields of the workload's configuration are listed.
+        depth: the number of levels of the module tree.
+        top: the largest number of rows in a list.
+        advice: the advice on the peak; None for no advice section.
+        with_configuration: whether to list the fields of the workload's configuration.
     """
     return Document(
         blocks=(
@@ -120,16 +120,16 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
 
 
 def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = "") -> Document:
-    """One table of the footprint, with the head that it needs.
+    """Build a document of one breakdown of the footprint, with a short head.
 
-    Of buffers and padding it is a table of the live peak, of layouts one of the copies between them.
+    Breakdowns by buffer and by padding are of the live peak; the breakdown by layout lists layout copies.
 
     Args:
         report: the facts.
-        by: what the bytes are added up by.
-        depth: levels, where `by` is the module.
-        top: rows; the rest is summed up in one.
-        capture: the file to name in the commands that show more; empty: none are named.
+        by: the key of the breakdown.
+        depth: the number of module levels.
+        top: the number of rows; the rest is summed up in one.
+        capture: the file to name in suggested commands; if empty, no commands are suggested.
     """
     return Document(
         blocks=(
@@ -146,7 +146,7 @@ def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = 
 
 
 def _more(by: By, capture: str, *, depth: int, top: int) -> Facts:
-    """The commands that show more of it."""
+    """List the commands that show more details."""
     show = f"memprof show {as_argument(capture)}"
     views = {
         By.CATEGORY: f"{show} --by buffer",
@@ -180,13 +180,13 @@ def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:
 
 
 def phase_name(phase: Phase) -> str:
-    """The phase, empty for what belongs to none."""
+    """Return the name of a phase; empty for `Phase.NONE`."""
     return "" if phase is Phase.NONE else phase.value
 
 
 def timeline_chart(timeline: Timeline, *, live_peak_bytes: int) -> StackedChart:
-    """The whole program, cut into slices of equal length, each at its highest moment."""
-    # What is live from beginning to end lies at the bottom, so that what comes and goes is seen on level ground.
+    """Chart the whole program in slices of equal length, each at its highest moment."""
+    # Categories that are live throughout are at the bottom, so that the others change on a level base.
     order = sorted(Category, key=lambda category: category not in timeline.base)
     position = f"position {timeline.peak_position:,} of {timeline.num_positions:,}"
     return StackedChart(
@@ -205,20 +205,20 @@ def _moment(each: TimelineSlice, order: list[Category]) -> Moment:
 
 
 def notes(report: Report) -> tuple[Note, ...]:
-    """The notes that apply, the most urgent first."""
+    """Return the notes that apply, the most urgent first."""
     unattributed = _unattributed(report)
     return (*((unattributed,) if unattributed else ()), *warnings(report), provenance(report))
 
 
 def warnings(report: Report) -> tuple[Note, ...]:
-    """What about the step itself the reader should not miss."""
+    """Return the warnings about the step itself."""
     unused = _unused_arguments(report)
     doubts = (Note(tone=Tone.WARNING, text=doubt) for doubt in report.doubts)
     return (*((unused,) if unused else ()), *doubts, *partitioner_notes(report))
 
 
 def provenance(report: Report) -> Note:
-    """Which numbers are the compiler's, which are inferred, and which are measured."""
+    """Say which numbers come from the compiler, which are inferred, and which are measured."""
     if report.engine_figures is not None:
         return Note(tone=Tone.MUTED, text=_OF_ENGINE)
     allocator = report.allocator

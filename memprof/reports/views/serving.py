@@ -1,4 +1,4 @@
-"""The document of a server's plan: its sum, its programs, and the sequences that fit."""
+"""The document of a serving plan: its total, its programs, and the sequences that fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memprof.studies.serving import ServingPlan
 
 
 def serving_document(plan: ServingPlan) -> Document:
-    """The tokens that fit, what they share the pool with, each program, and sequences by context."""
+    """Build the document: the tokens that fit, the other users of the pool, the programs, and sequences by context."""
     return Document(
         blocks=(
             Heading(text=_answer(plan), level=1, aside=f"{plan.label} on {plan.target.name}"),
@@ -43,7 +43,7 @@ def _answer(plan: ServingPlan) -> str:
 
 
 def _sum(plan: ServingPlan) -> StackedBars:
-    """The server with the cache as it was compiled, and with the largest one that fits."""
+    """Draw the server with its compiled cache, and with the largest cache that fits."""
     rows = [("as compiled", plan.cache_bytes, plan.largest.own_bytes)]
     if plan.max_tokens:
         largest = plan.max_tokens * plan.cache_bytes_per_token

@@ -1,4 +1,4 @@
-"""The source as trees: files with their functions and lines, and the calls of the Python stack."""
+"""The footprint by source code, as trees: files with functions and lines, and Python call stacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memprof.reports.views.hierarchies import (
 
 
 def source_table(report: Report, *, top: int) -> Table:
-    """The footprint by file, function and line of the user's own code, largest first."""
+    """Build a table of the footprint by file, function and line of the user's own code, largest first."""
     paths = Paths(report)
 
     def path(buffer: LiveBuffer) -> Path:
@@ -35,7 +35,7 @@ def source_table(report: Report, *, top: int) -> Table:
 
 
 def stack_table(report: Report, *, top: int) -> Table:
-    """The footprint by the calls that made it, outermost first; calls that each make one other alone are one row."""
+    """Build a table of the footprint by call stack, outermost call first. Chains of single calls share a row."""
     paths = Paths(report)
     return _tree_table("stack", report, map(paths.stack, report.buffers), top=top, joined_by=" > ")
 
@@ -53,7 +53,14 @@ def _tree_table(title: str, report: Report, paths: Iterable[Path], *, top: int, 
 
 
 def _rows(weighted: Weighted, footprint_bytes: int, *, top: int, joined_by: str) -> tuple[Row, ...]:
-    """Args: top: rows below one; the rest is one row."""
+    """Make the rows of a tree.
+
+    Args:
+        weighted: paths with their bytes.
+        footprint_bytes: the footprint, for the shares.
+        top: the number of rows below each row; the rest is summed up in one.
+        joined_by: the separator of names that share a row.
+    """
     groups = grouped(weighted)
     rows = [_row(name, members, footprint_bytes, top=top, joined_by=joined_by) for name, members in groups[:top]]
     rest = sum(total_bytes(members) for _, members in groups[top:])

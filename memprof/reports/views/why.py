@@ -1,4 +1,4 @@
-"""Why buffers are live at the peak: what runs there, what each still waits for, and what another order would hold."""
+"""Why buffers are live at the peak: the operation at the peak, later readers, and the effect of another order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memprof.reports.views.cells import short_names
 
 _MOST_USERS = 4
 _MOST_LINKS = 12
-_WORTH_A_WARNING = 0.02  # of the footprint, as for advice
+_WORTH_A_WARNING = 0.02  # share of the footprint, as for advice
 _BY_REASON = {
     Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is taken for the whole step",
     Reason.ANY_ORDER: "in any order of the operations it is live here",
@@ -26,7 +26,7 @@ Labelled = tuple[str, tuple[Cell, ...]]  # a fact whose values may be links
 
 
 def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Document:
-    """One part for each buffer, at most `top` of them, and what the order makes of the peak as a whole."""
+    """Build a section for each buffer, at most `top` of them, and one on the effect of the order on the whole peak."""
     aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
     blocks: list[Block] = [Heading(text=report.label, level=1, aside=aside)]
     names = short_names(sources_of(reasons))
@@ -44,16 +44,17 @@ def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Doc
 
 
 def sources_of(reasons: Sequence[WhyLive]) -> list[str]:
-    """The source lines that `why_facts` names."""
+    """Return the source lines that `why_facts` names."""
     operations = [operation for why in reasons for operation in (why.at_peak, *why.users) if operation is not None]
     return [*(each.source for each in operations), *(why.buffer.source for why in reasons)]
 
 
 def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
-    """Who made a buffer, who waits for it, the operations between, and whether order alone keeps it live.
+    """List the producer and the later readers of a buffer, the operations between, and why it is live at the peak.
 
     Args:
-        names: what source lines are called.
+        why: the facts about the buffer.
+        names: the displayed names of source lines, by source line.
     """
     buffer = why.buffer
     made_at = (_position(buffer.start),) if buffer.is_temp else ()
@@ -77,7 +78,7 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
 
 
 def order_facts(report: Report, schedule: Schedule) -> Sequence[Labelled]:
-    """What is live at the peak, in this order and in others."""
+    """List the bytes that are live at the peak, in the chosen order and in others."""
     facts = {
         "live peak": f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen",
         "another order": f"{format_bytes(schedule.other_bytes)} in the best that was found",
@@ -87,7 +88,7 @@ def order_facts(report: Report, schedule: Schedule) -> Sequence[Labelled]:
 
 
 def order_note(report: Report, schedule: Schedule) -> Note:
-    """How much of the live peak is due to the order alone."""
+    """Say how much of the live peak is due to the order alone."""
     most_bytes = report.live_peak_bytes - schedule.bound_bytes
     least_bytes = report.live_peak_bytes - schedule.other_bytes
     text = (

@@ -1,4 +1,4 @@
-"""Advice on a page of a report: a line for each, which opens to its reason, its cost and its code."""
+"""Advice on an HTML page: one line for each piece, which expands to its reason, its cost and its code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUM_SHOWN = 6
 
 
 def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
-    """What could be done about the peak."""
+    """Build the section with the advice on the peak."""
     blocks = [
         block_html(
             Heading(text="Advice", level=2, aside="what costs least first; open one for its reason and its code")

@@ -1,4 +1,4 @@
-"""Lowers a document to HTML that needs no script: the page without JavaScript, on paper, and in a notebook."""
+"""Lower a document to HTML that needs no scripts, for pages without JavaScript, for print and for notebooks."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from memprof.reports.palette import CATEGORY_LETTERS, NARROWEST_LETTER, UNICODE
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.web.page import Section, clean, escaped
 
-_BREAKS = re.compile(r"(?<!<)[/+]")  # not those that end an element
-_MOST_VALUES = 12  # of a fact; more are folded away
+_BREAKS = re.compile(r"(?<!<)[/+]")  # except the slash of a closing tag
+_MOST_VALUES = 12  # values of a fact; more are folded
 _WIDTH, _HEIGHT = 960, 240
 
 
 def sections_of(document: Document) -> list[Section]:
-    """The blocks in sections, one for each heading of level 2 and one for what comes before the first."""
+    """Split a document into sections: one before the first heading of level 2, and one for each such heading."""
     return list(_sections(document.blocks))
 
 
 def section_of(title: str, blocks: Sequence[Block]) -> Section:
-    """Blocks as a section with a title of its own."""
+    """Make a section with a title from blocks."""
     return Section(title=title, html="\n".join(map(block_html, blocks)))
 
 
 def block_html(block: Block) -> str:
-    """One block as an element."""
+    """Lower one block to an HTML element."""
     match block:
         case Heading():
             aside = _aside(block.aside) if block.aside else ""
@@ -103,9 +103,9 @@ def _fact(fact: Fact) -> str:
 
 
 def _gauge(gauge: Gauge) -> str:
-    """What the footprint is made of, above how much of the capacity that is, as on the terminal.
+    """Lower a gauge: the composition of the footprint above its share of the capacity, as on the terminal.
 
-    Two bars, because on one scale a small step on a large card would be nothing to look at.
+    Composition and share are separate bars: on one scale, a small step on a large card would be invisible.
     """
     verdict = (
         f'<p class="verdict tone-{gauge.tone.value}">{escaped(UNICODE.bullets[gauge.tone])}{escaped(gauge.verdict)}</p>'
@@ -120,7 +120,7 @@ def _gauge(gauge: Gauge) -> str:
 
 
 def _share(gauge: Gauge) -> str:
-    """The footprint as a bar in the capacity, or past its end; nothing where there is none."""
+    """Draw the footprint as a bar within the capacity or beyond it; empty if there is no capacity."""
     if not gauge.capacity_bytes:
         return ""
     tip = f"{format_share(gauge.total_bytes, gauge.capacity_bytes)} of {format_bytes(gauge.capacity_bytes)}"
@@ -163,7 +163,12 @@ def _part(part: Part, scale: int, total: int) -> str:
 
 
 def _legend(categories: Sequence[Category], sizes: Mapping[Category, int] = MappingProxyType({})) -> str:
-    """Args: sizes: what stands beside the names, the largest of which comes first."""
+    """Lower a legend.
+
+    Args:
+        categories: the entries.
+        sizes: sizes in bytes to show beside the names, the largest first; empty for names alone.
+    """
     largest = sorted(categories, key=lambda category: -sizes.get(category, 0))
     items = (
         f"<li>{_key(category)}{escaped(category.value)}{_aside(format_bytes(sizes[category])) if sizes else ''}</li>"
@@ -210,7 +215,7 @@ def _row(row: Row, depth: int, columns: Sequence[Column], longest: Sequence[int]
 
 
 def _breakable(markup: str) -> str:
-    """Paths and names of several techniques may go on in another line, after a slash or a plus."""
+    """Allow line breaks after the slashes of paths and the pluses between techniques."""
     return _BREAKS.sub(r"\g<0><wbr>", markup)
 
 
@@ -246,7 +251,7 @@ def _bullet(note: Note) -> str:
 
 
 def chart_svg(chart: StackedChart) -> str:
-    """The areas, stacked in the order of each moment's parts; the exact numbers stand beside it."""
+    """Draw the chart as stacked areas, in the order of each moment's parts. The page shows exact numbers beside it."""
     top_bytes = max(moment.total_bytes for moment in chart.moments)
     edges = _edges(chart.moments)
     paths = (
@@ -260,7 +265,7 @@ def chart_svg(chart: StackedChart) -> str:
 
 
 def _edges(moments: Sequence[Moment]) -> dict[Category, tuple[list[int], list[int]]]:
-    """Where each category's area begins and ends, in bytes above the ground, at each moment."""
+    """Return the lower and upper edges of each category's area at each moment, in bytes above zero."""
     order = dict.fromkeys(part.category for moment in moments for part in moment.parts)
     edges: dict[Category, tuple[list[int], list[int]]] = {category: ([], []) for category in order}
     for moment in moments:
@@ -274,7 +279,7 @@ def _edges(moments: Sequence[Moment]) -> dict[Category, tuple[list[int], list[in
 
 
 def _area(lower: Sequence[int], upper: Sequence[int], top_bytes: int) -> str:
-    """There along the upper edge and back along the lower one, in steps."""
+    """Return the SVG path of an area: in steps along its upper edge, then back along its lower edge."""
     width = _WIDTH / len(upper)
     there = _steps(
         [_HEIGHT * (1 - size / top_bytes) for size in upper], [index * width for index in range(len(upper))], width
@@ -288,7 +293,7 @@ def _area(lower: Sequence[int], upper: Sequence[int], top_bytes: int) -> str:
 
 
 def _steps(heights: Sequence[float], starts: Sequence[float], width: float) -> str:
-    """A level for each height, one after the other; equal neighbours are one level."""
+    """Return the points of a step line with one level for each height; equal neighbours share a level."""
     points: list[str] = []
     for index, (height, start) in enumerate(zip(heights, starts, strict=True)):
         if index and height == heights[index - 1]:

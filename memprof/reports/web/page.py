@@ -1,6 +1,6 @@
-"""The page: body, style, scripts and data in one file that opens anywhere and loads nothing from elsewhere.
+"""Build an HTML page: body, style, scripts and data in one file that opens anywhere and loads no other resources.
 
-What the user's program says must not become markup, nor hide what stands beside it: see `escaped`, `script_json`.
+Texts of the user's program must neither become markup nor hide other content: see `escaped` and `script_json`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page.
+    """A section of a page.
 
     Attributes:
-        title: in the table of contents.
-        html: what stands in it.
+        title: the title in the table of contents.
+        html: the content, as HTML.
     """
 
     title: str
@@ -41,13 +41,13 @@ class Section:
 
 
 def page(*, title: str, sections: Sequence[Section], scripts: Sequence[str], data: Json = None) -> str:
-    """A whole page.
+    """Build a whole page.
 
     Args:
-        title: of the window.
-        sections: what it says, from top to bottom.
-        scripts: names of the files in `assets/` that it runs, in order.
-        data: what the scripts draw from.
+        title: the title of the window.
+        sections: the sections, from top to bottom.
+        scripts: the names of the scripts in `assets/`, in the order in which they run.
+        data: the data of the scripts.
     """
     parts = {
         "title": escaped(title),
@@ -61,7 +61,7 @@ def page(*, title: str, sections: Sequence[Section], scripts: Sequence[str], dat
 
 
 def palette_css(*, scope: str = ":root") -> str:
-    """The colours of categories and tones, the same as on the terminal, for what stands in `scope`."""
+    """Return the CSS of the colours of categories and tones within a selector; the terminal uses the same colours."""
     categories = (
         f'{scope} [data-category="{category.value}"]{{--c:{CATEGORY_COLORS[category]}}}' for category in Category
     )
@@ -71,25 +71,25 @@ def palette_css(*, scope: str = ":root") -> str:
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file in `assets/`."""
+    """Read a file in `assets/`."""
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8").rstrip("\n")
 
 
 def _fill(template: str, parts: Mapping[str, str]) -> str:
-    """Fill all slots at once: what stands in one part is never taken for a slot."""
+    """Fill all slots of a template at once, so that slots within a filled part stay as they are."""
     return _SLOT.sub(lambda slot: parts[slot[1]], template) + "\n"
 
 
 def escaped(text: str) -> str:
-    """`text` for an element or a quoted attribute; whatever is not ASCII becomes a character reference."""
+    """Escape a text for an element or a quoted attribute; characters outside of ASCII become character references."""
     return html.escape(clean(text)).encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def clean(text: str) -> str:
-    """`text` with control characters and bidirectional overrides shown as escapes."""
+    """Replace control characters and bidirectional overrides with visible escapes."""
     return printable(text, ascii_only=False)
 
 
 def script_json(value: Json) -> str:
-    r"""A value as JSON that may stand in a `<script>` element: no `<` can end the element or open a comment in it."""
+    r"""Encode a value as JSON for a `<script>` element, without a `<` that could end it or open a comment."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

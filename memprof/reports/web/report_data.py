@@ -1,8 +1,8 @@
-"""What the scripts of a report's page draw from: all buffers and the timeline, as a JSON object.
+"""The data of a report's page: all buffers and the timeline, as a JSON object for the page's scripts.
 
-Lists stand by field, not by buffer, and equal texts stand once (`strings`): twenty thousand buffers take a megabyte.
-The buffers that are live at the peak come first, largest first; `num_at_peak` says how many they are. The text around a
-source line is there as far as the capture holds it; no file is opened for it, since a capture may name any.
+Buffers are stored as one list for each field, and equal texts are stored once (`strings`): 20,000 buffers take a
+megabyte. The buffers that are live at the peak come first, largest first; `num_at_peak` is their number. The text
+around a source line comes from the capture alone. No source file is opened, because a capture could name any file.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from memprof.studies.advice.what_if import changed_at_peak
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
 _LINES_AROUND = 2
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
-# Of the timeline, those that a buffer comes alive and dies with.
+# Indices of the timeline's changes at which a buffer is allocated and freed.
 _Changes = tuple[int, int]
 
 
 class _Strings:
-    """Texts by their number; each is kept once, and clean."""
+    """Numbers texts: each text is stored once, cleaned."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -49,13 +49,13 @@ class _Strings:
 def report_data(
     report: Report, sources: Mapping[str, SourceText], *, editor: str, advice: Sequence[Advice] = ()
 ) -> dict[str, Json]:
-    """The JSON object of one report.
+    """Build the JSON object of one report.
 
     Args:
         report: the facts.
-        sources: the text around the source lines, where it is to be shown.
-        editor: see `RenderOptions.editor`.
-        advice: what could be done about the peak.
+        sources: the text to show around source lines, by source line.
+        editor: the link template for source lines (see `RenderOptions.editor`).
+        advice: the advice on the peak.
     """
     buffers, changes = _numbered(report)
     strings = _Strings()
@@ -98,7 +98,7 @@ def report_data(
 
 
 def _numbered(report: Report) -> tuple[list[LiveBuffer], list[_Changes | None]]:
-    """All buffers, those at the peak first, and which changes of the timeline each comes alive and dies with."""
+    """Return all buffers, those at the peak first, and the timeline's changes that allocate and free each of them."""
     temps = list(zip(report.temp_buffers, report.timeline.temp_changes, strict=True))
     at_peak = {buffer: changes for buffer, changes in temps if buffer.at_peak}
     others = [(buffer, changes) for buffer, changes in temps if not buffer.at_peak]
@@ -130,32 +130,32 @@ def _buffers(
 
 
 def _of_this_plan(report: Report, advice: Sequence[Advice]) -> Sequence[Advice]:
-    """The advice whose buffers the page shows: under memory pressure, advice is about the plan without it."""
+    """Return the advice about buffers on the page; under memory pressure, advice is about another plan."""
     return advice if report.without_limit is None else ()
 
 
 def _changed(report: Report, advice: Advice) -> Json:
-    """The numbers of the buffers at the peak that a piece of advice would change."""
+    """Return the numbers of the buffers at the peak that a piece of advice would change."""
     changed = set(map(id, changed_at_peak(report, advice.proposal.without)))
     return [number for number, buffer in enumerate(report.buffers) if id(buffer) in changed]
 
 
 def _calls(report: Report, paths: Paths, strings: _Strings) -> Json:
-    """The calls around operations, each path once, and which one each buffer at the peak has."""
+    """Return the distinct call paths of operations, and the number of the path of each buffer at the peak."""
     numbers: dict[Path, int] = {}
     of = [numbers.setdefault(paths.stack(buffer), len(numbers)) for buffer in report.buffers]
     return {"paths": [[strings.number(name) for name in path] for path in numbers], "of": list(of)}
 
 
 def _modules(buffers: Iterable[LiveBuffer], paths: Paths, strings: _Strings) -> Json:
-    """What modules are called where equal layers are one and that is another name, by the number of their own."""
+    """Return the names of modules with equal layers folded, by the number of the unfolded name, if they differ."""
     names = {buffer.module: None for buffer in buffers if buffer.module}
     folded = {name: "/".join(paths.module(name)) for name in names}
     return {str(strings.number(name)): strings.number(other) for name, other in folded.items() if other != name}
 
 
 def _stacks(buffers: Sequence[LiveBuffer], paths: Paths, strings: _Strings) -> dict[str, Json]:
-    """Each call and each stack once; a call as its line, its function, and whether it is the user's own."""
+    """Return the distinct calls and stacks. A call is its line, its function, and whether it is the user's own code."""
     frames: dict[StackFrame, int] = {}
     stacks = {id(buffer.stack): buffer.stack for buffer in buffers}
     numbers = {key: number for number, key in enumerate(stacks)}
@@ -169,14 +169,14 @@ def _stacks(buffers: Sequence[LiveBuffer], paths: Paths, strings: _Strings) -> d
 
 
 def lines_of(buffers: Iterable[LiveBuffer]) -> set[str]:
-    """All lines that the sources and stacks of buffers name: `file.py:12`."""
-    stacks = {id(buffer.stack): buffer.stack for buffer in buffers}  # those of one operation are one object
+    """Return all source lines in the sources and stacks of buffers: `file.py:12`."""
+    stacks = {id(buffer.stack): buffer.stack for buffer in buffers}  # buffers of one operation share a stack object
     calls = {f"{frame.file}:{frame.line}" for stack in stacks.values() for frame in stack}
     return calls | {buffer.source for buffer in buffers}
 
 
 def _files(lines: Iterable[str], paths: Paths) -> dict[str, Json]:
-    """The whole path of each file that is not known by its place in a package alone, by its name in the page."""
+    """Return the absolute paths of files, by their names on the page. Files named relative to a package have none."""
     files = {line.rpartition(":")[0] for line in lines}
     return {clean(paths.file_name(file)): clean(file) for file in sorted(files) if _ABSOLUTE.match(file)}
 
@@ -195,14 +195,14 @@ def _timeline(timeline: Timeline) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceText:
-    """Some lines of a file, the first of them being number `first_line`."""
+    """Consecutive lines of a file, beginning with line number `first_line`."""
 
     first_line: int
     lines: tuple[str, ...]
 
 
 def source_texts(sources: Iterable[str], lines: SourceLines) -> dict[str, SourceText]:
-    """The text around each `file.py:12` whose line the capture holds."""
+    """Return the text around each source line (`file.py:12`) that the capture contains."""
     found = {source: _source_text(source, lines) for source in sorted(set(sources))}
     return {source: text for source, text in found.items() if text is not None}
 

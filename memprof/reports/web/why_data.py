@@ -1,7 +1,7 @@
-"""Why buffers are live at the peak, as a page's scripts show it: the facts of `views/why.py`, each of them once.
+"""Why buffers are live at the peak, for the scripts of a page: the facts of `views/why.py`, each stored once.
 
-What many buffers have in common, such as an operation that several of them wait for, is one fact, so that a buffer is a
-short list of numbers.
+Buffers share facts, for example an operation that several of them wait for. Each buffer is a short list of fact
+numbers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from memprof.reports.views.why import Labelled, order_facts, order_note, why_fac
 
 
 def why_data(report: Report, names: Mapping[str, str], number: Callable[[str], int]) -> dict[str, Json]:
-    """The JSON object, in which texts are numbers.
+    """Build the JSON object, in which texts are represented by numbers.
 
-    A fact is its label and its values; a value is a text, or a text with the link that it is.
+    A fact is a label with values; a value is a text, or a pair of a text and its link.
 
     Args:
-        names: what source lines are called.
-        number: of a text.
+        report: the facts.
+        names: the displayed names of source lines, by source line.
+        number: a function that returns the number of a text.
     """
     reasons = report.reasons
     if not reasons or report.schedule is None:
