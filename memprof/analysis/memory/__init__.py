@@ -1,1 +1,1 @@
-"""What the device's memory holds, when, and what for; its sums, and whether they are the compiler's."""
+"""The contents of the device's memory over time: their purpose, their sums, and the check against the compiler."""

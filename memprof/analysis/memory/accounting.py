@@ -1,7 +1,7 @@
-"""What memory holds, when, and why: the rules' claims laid over the live ranges.
+"""Memory accounting: combine the rules' claims with the live ranges.
 
-What lies outside the temp block has an indefinite lifetime: it is held for the whole step, and stands for its whole
-allocation. In the temp block each live range of the heap trace is a buffer of its own.
+A value outside the temp block has an indefinite lifetime: it is live for the whole step and represents its whole
+allocation. In the temp block, each live range of the heap trace is a separate buffer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.timeline import LiveChange, Timeline
 
-# When values of the forward pass are used that were kept for it.
+# The phases that read values kept from the forward pass.
 _BACKWARD = frozenset({Phase.RECOMPUTE, Phase.BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """All that one program holds: buffers with an indefinite lifetime, temp buffers, and the two totals."""
+    """The memory of one program: buffers with an indefinite lifetime, temp buffers, and the two totals."""
 
     indefinite: tuple[LiveBuffer, ...]
     temps: tuple[LiveBuffer, ...]
@@ -38,13 +38,13 @@ class Memory:
 
     @property
     def at_peak(self) -> tuple[LiveBuffer, ...]:
-        """What is live at the peak, largest first: its bytes add up to `live_peak_bytes`."""
+        """The buffers that are live at the peak, largest first; their bytes add up to `live_peak_bytes`."""
         live = (*self.indefinite, *(buffer for buffer in self.temps if buffer.at_peak))
         return tuple(sorted(live, key=lambda buffer: -buffer.size_bytes))
 
 
 class Attribution:
-    """Makes live buffers of values: asks the rules, and looks up what else the report says of a value."""
+    """Makes live buffers from values: applies the rules, and adds the source lines and patterns that reports show."""
 
     def __init__(self, program: Program, sources: Sources, patterns: Patterns) -> None:
         self._program = program
@@ -54,7 +54,7 @@ class Attribution:
     def buffer(
         self, value: Value, *, size_bytes: int, offset: int | None, start: int, end: int, at_peak: bool
     ) -> LiveBuffer:
-        """A value with its place in memory and time."""
+        """Return the live buffer of a value with its place in memory and time."""
         claim = attribute(value)
         argument, patterns = value.argument, self._patterns
         lines = SourcePlace("", "") if argument else self._sources.lines(self._program.instructions[value.operation])
@@ -92,7 +92,7 @@ def account_memory(
     """Attribute all device memory.
 
     Args:
-        traces: all of the device.
+        traces: all traces of the device.
     """
     traced = {each.liveness.trace.allocation for each in traces}
     indefinite = tuple(
@@ -108,7 +108,7 @@ def account_memory(
         if allocation.index not in traced and not _holds_tables_only(allocation, table, values)
     )
     temps: list[LiveBuffer] = []
-    block_start = 0  # of several temp blocks one lies behind the other
+    block_start = 0  # several temp blocks lie one after another
     for trace in traces:
         temps += _temp_buffers(trace, block_start, table, values, order, attribution)
         block_start += table.allocations[trace.liveness.trace.allocation].size_bytes
@@ -133,10 +133,10 @@ def account_memory(
 
 
 def _holds_tables_only(allocation: Allocation, table: BufferTable, values: Values) -> bool:
-    """Whether a temp block without a trace holds nothing but tables of pointers to the elements of tuples.
+    """Whether a temp block without a trace holds only tuples' pointer tables.
 
-    XLA places these tables without simulating them, inside a traced temp block too, and its own peak leaves them out
-    (jaxlib 0.10.2 to 0.12). So does ours: their few bytes are part of the footprint and lie in its fragmentation.
+    XLA places these tables without simulating them, even inside a traced temp block, and its own peak excludes them
+    (jaxlib 0.10.2 to 0.12). So does ours: their few bytes belong to the footprint and count as fragmentation.
     """
     return allocation.is_temp and all(
         values.of_buffer(table.logical_buffers[buffer_id]).is_tuple_table for buffer_id in allocation.logical_buffers
@@ -176,7 +176,7 @@ def _timeline(
     *,
     peak_position: int,
 ) -> Timeline:
-    """Args: moments: between which each temp buffer is live: the order within a position."""
+    """Args: moments: the first and last moment of each temp buffer, which give the order within a position."""
     base: Counter[Category] = Counter()
     for buffer in indefinite:
         base[buffer.category] += buffer.size_bytes
@@ -184,7 +184,7 @@ def _timeline(
     for number, (buffer, (first, last)) in enumerate(zip(temps, moments, strict=True)):
         changes.append((buffer.start, first, buffer.size_bytes, number))
         changes.append((buffer.end, last, -buffer.size_bytes, number))
-    # Within one event a death comes before a birth: the memory changes hands.
+    # Within one event, a death comes before a birth, because the memory is reused.
     changes.sort()
     places: list[list[int]] = [[] for _ in temps]
     for place, (_, _, _, number) in enumerate(changes):

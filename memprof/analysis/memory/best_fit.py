@@ -1,16 +1,16 @@
 """A model of the allocator behind JAX's pool: best fit with coalescing.
 
-It follows XLA's `tsl::BFCAllocator` (xla/tsl/framework/bfc_allocator.cc, as of jaxlib 0.10.2 to 0.12) as far as that
-decides whether a request is served, and where it lies:
+It follows XLA's `tsl::BFCAllocator` (xla/tsl/framework/bfc_allocator.cc, as of jaxlib 0.10.2 to 0.12) in everything
+that determines whether a request succeeds, and its address:
 
 - Sizes are rounded up to 256 bytes.
-- A request takes the smallest free chunk that holds it; of several of one size, the one at the lowest address. XLA
-  sorts free chunks into bins by powers of two and searches them upwards, which finds the same chunk.
+- A request takes the smallest free chunk that holds it; ties go to the lowest address. XLA sorts free chunks into bins
+  by powers of two and searches them upwards, which finds the same chunk.
 - The chunk is split if it is at least twice as large as the request, or larger by at least 128 MiB. Otherwise the
   request keeps all of it.
-- A chunk that is freed merges with the free chunks beside it.
-- A pool that is preallocated is one region. One that grows adds regions that double in size, starting at 2 MiB. A chunk
-  never crosses the border of its region.
+- A freed chunk merges with adjacent free chunks.
+- A preallocated pool is one region. A growing pool adds regions that double in size, starting at 2 MiB. A chunk never
+  crosses the border of its region.
 
     pool = BestFitPool(1 << 20)
     address = pool.take(1000)     # a chunk of 1024 bytes
@@ -25,12 +25,12 @@ from dataclasses import dataclass
 ALIGNMENT_BYTES = 256
 _MOST_WASTE_BYTES = 128 << 20
 _FIRST_REGION_BYTES = 2 << 20
-# Regions of a real device lie anywhere; here they are too far apart to touch.
+# Regions of a real device can have any addresses; here they are too far apart to be adjacent.
 _REGION_GAP = 1 << 64
 
 
 def rounded(size_bytes: int) -> int:
-    """The size of the smallest chunk that holds a request."""
+    """Return the size of the smallest chunk that holds a request, in bytes."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -40,7 +40,7 @@ class OutOfPoolError(Exception):
 
 @dataclass(slots=True)
 class _Chunk:
-    """A piece of a region; `before` and `after` are the addresses of its neighbours, None at the region's borders."""
+    """A part of a region; `before` and `after` are the addresses of its neighbours, None at the region's borders."""
 
     size_bytes: int
     is_free: bool
@@ -49,12 +49,12 @@ class _Chunk:
 
 
 class BestFitPool:
-    """A pool of memory from which chunks are taken, and to which they are freed."""
+    """A pool of memory that allocates and frees chunks."""
 
     def __init__(self, limit_bytes: int, *, grows: bool = False) -> None:
         self._limit_bytes = limit_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         self._next_region_bytes = rounded(min(limit_bytes, _FIRST_REGION_BYTES) if grows else limit_bytes)
-        self._region_bytes = 0  # of all regions
+        self._region_bytes = 0  # the sum of all regions
         self._num_regions = 0
         self._chunks: dict[int, _Chunk] = {}  # by address
         self._free: list[tuple[int, int]] = []  # size and address, sorted
@@ -63,12 +63,12 @@ class BestFitPool:
 
     @property
     def in_use_bytes(self) -> int:
-        """The sizes of the chunks that are taken."""
+        """The total size of the allocated chunks."""
         return self._in_use_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was in use at once."""
+        """The maximum of `in_use_bytes` so far."""
         return self._peak_bytes
 
     @property
@@ -77,10 +77,10 @@ class BestFitPool:
         return self._free[-1][0] if self._free else 0
 
     def take(self, size_bytes: int) -> int:
-        """Take a chunk for a request of at least one byte, and return its address.
+        """Allocate a chunk for a request of at least one byte, and return its address.
 
         Raises:
-            OutOfPoolError: there is no such chunk.
+            OutOfPoolError: no free chunk holds the request, and the pool cannot grow.
         """
         wanted = rounded(size_bytes)
         at = bisect_left(self._free, (wanted, 0))
@@ -97,7 +97,7 @@ class BestFitPool:
         return address
 
     def size_of(self, address: int) -> int:
-        """The size of a chunk that is taken."""
+        """Return the size of an allocated chunk."""
         return self._chunks[address].size_bytes
 
     def free(self, address: int) -> None:
@@ -150,5 +150,5 @@ class BestFitPool:
             self._chunks[merged.after].before = address
 
     def _forget(self, address: int) -> None:
-        """Take a chunk from the free ones."""
+        """Remove a chunk from the list of free chunks."""
         self._free.pop(bisect_left(self._free, (self._chunks[address].size_bytes, address)))

@@ -1,4 +1,4 @@
-"""Sums of what is held at the peak: by category, by any key, and by module as a tree. Each adds up to the footprint."""
+"""Sums of the memory at the peak: by category, by any key, and by module as a tree. Each adds up to the footprint."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _Key = TypeVar("_Key", bound=str)
 
 
 class ParameterPaths(Protocol):
-    """Knows how a framework writes the paths of parameters."""
+    """Interprets the paths of parameters, as a framework writes them."""
 
     def of_argument(self, path: str) -> str:
-        """The module that owns a parameter: `layers_0/mlp`."""
+        """Return the module that owns a parameter, like `layers_0/mlp`."""
 
     def leaf_name(self, path: str) -> str:
-        """The name of a parameter within its module: `kernel`."""
+        """Return the name of a parameter within its module, like `kernel`."""
 
 
 def sum_by(
     buffers: Iterable[LiveBuffer], key: Callable[[LiveBuffer], _Key], *, rest: tuple[_Key, int]
 ) -> dict[_Key, int]:
-    """Bytes by key, largest first.
+    """Sum bytes by key, largest first.
 
     Args:
-        rest: the key, and the bytes, of what no buffer holds (fragmentation).
+        rest: the key and the bytes of memory outside all buffers (fragmentation).
     """
     sums: dict[_Key, int] = defaultdict(int)
     for buffer in buffers:
@@ -40,7 +40,7 @@ def sum_by(
 
 
 def sum_by_category(buffers: Iterable[LiveBuffer], *, fragmentation_bytes: int) -> dict[Category, int]:
-    """Bytes of every category, also of those that hold nothing, in the order of `Category`."""
+    """Sum bytes of every category, including empty ones, in the order of `Category`."""
     sums = sum_by(buffers, lambda buffer: buffer.category, rest=(Category.FRAGMENTATION, fragmentation_bytes))
     return {category: sums.get(category, 0) for category in Category}
 
@@ -53,12 +53,13 @@ def module_tree(
     fragmentation_bytes: int,
     forward_flops: Mapping[str, int],
 ) -> ModuleNode:
-    """The modules that own parameters, as a tree, with the bytes of everything that belongs to them.
+    """Return the modules that own parameters, as a tree, with the bytes of all their values.
 
-    The root is the whole step: what belongs to no module is its own.
+    The root is the whole step and owns the values without a module.
 
     Args:
-        forward_flops: by module; those of one that holds nothing are the nearest module's around it.
+        forward_flops: FLOPs of the forward pass by module. If a module holds no memory, its FLOPs go to the nearest
+            enclosing module in the tree.
     """
     own: dict[str, dict[Category, int]] = defaultdict(lambda: defaultdict(int))
     for buffer in buffers:
@@ -71,7 +72,7 @@ def module_tree(
 
     children: dict[str, list[str]] = defaultdict(list)
     seen = {""}
-    for path in [*params, *own]:  # parameters first: the order of the model
+    for path in [*params, *own]:  # parameters first, to keep the order of the model
         parts = path.split("/") if path else []
         for depth in range(1, len(parts) + 1):
             child = "/".join(parts[:depth])

@@ -1,12 +1,12 @@
-"""PyTorch's caching allocator: what it reserves of a device for a sequence of tensors that come and go.
+"""A model of PyTorch's caching allocator: the memory that it reserves for a sequence of allocations and frees.
 
     allocator = CachingAllocator(AllocatorSettings())
     allocator.malloc("weights", 3 * 2**20)
     allocator.reserved_bytes        # 20 MiB: a segment that is split
 
-Tensors lie in blocks, blocks in segments. A freed block stays reserved; the smallest free block that is large enough
-serves the next request. The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1 to 2.13) for one stream;
-private pools of CUDA graphs and `roundup_power2_divisions` are not modelled.
+Tensors lie in blocks, and blocks lie in segments. A freed block stays reserved; the smallest free block that is large
+enough serves the next request. The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1 to 2.13) for one
+stream; private pools of CUDA graphs and `roundup_power2_divisions` are not modelled.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from memprof.errors import MemprofError
 
 MIB = 1 << 20
-BLOCK_BYTES = 512  # kMinBlockSize: sizes are rounded up to a multiple of it
+BLOCK_BYTES = 512  # kMinBlockSize: sizes are rounded up to a multiple of this
 SMALL_BYTES = MIB  # kSmallSize: the largest request of the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer
 LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer: for requests below kMinLargeAlloc
-OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on, a request has a segment of its own size
-ROUND_LARGE_BYTES = 2 * MIB  # kRoundLarge: rounded up to a multiple of it
-_ADDRESSES = 20 * (1 << 50)  # of an expandable segment; a multiple of both kinds of pages
+OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: a request of this size or larger gets its own segment
+ROUND_LARGE_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to a multiple of this
+_ADDRESSES = 20 * (1 << 50)  # the address range of an expandable segment; a multiple of both page sizes
 
 
 class OutOfMemoryError(MemprofError):
@@ -33,13 +33,14 @@ class OutOfMemoryError(MemprofError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSettings:
-    """The settings of `PYTORCH_CUDA_ALLOC_CONF` that change what is reserved.
+    """The settings of `PYTORCH_CUDA_ALLOC_CONF` that affect reserved memory.
 
     Attributes:
         expandable_segments: whether each pool is one segment that grows by pages.
-        max_split_size_bytes: blocks of this size or larger are not split; None: all are.
-        garbage_collection_threshold: the share of the limit above which unused segments are released; 0: never.
-        limit_bytes: what the allocator may reserve (`torch.cuda.set_per_process_memory_fraction`); None: no limit.
+        max_split_size_bytes: blocks of this size or larger are not split; None splits blocks of any size.
+        garbage_collection_threshold: the share of the limit above which unused segments are released; 0 means never.
+        limit_bytes: the largest amount of reserved memory (`torch.cuda.set_per_process_memory_fraction`); None means
+            no limit.
     """
 
     expandable_segments: bool = False
@@ -50,7 +51,7 @@ class AllocatorSettings:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A stretch of a segment. `is_mapped` is False for address space of an expandable segment without memory."""
+    """A part of a segment. `is_mapped` is False for addresses of an expandable segment without memory."""
 
     address: int
     size_bytes: int
@@ -69,7 +70,7 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """The free blocks of small or of large requests, by size and address."""
+    """The free blocks for small or for large requests, by size and address."""
 
     is_small: bool
     free: list[tuple[int, int, _Block]] = field(default_factory=list)
@@ -92,12 +93,12 @@ class _Pool:
 
 
 def rounded_size(size_bytes: int) -> int:
-    """The size of a block for a request, in bytes."""
+    """Return the size of a block for a request, in bytes."""
     return max(-(-size_bytes // BLOCK_BYTES), 1) * BLOCK_BYTES
 
 
 def segment_size(rounded_bytes: int) -> int:
-    """The size of a new segment for a block of that size, in bytes."""
+    """Return the size of a new segment for a block of the given size, in bytes."""
     if rounded_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded_bytes < OWN_SEGMENT_BYTES:
@@ -109,11 +110,11 @@ class CachingAllocator:
     """The allocator of one device and stream.
 
     Attributes:
-        requested_bytes: the sizes of the live tensors (`requested_bytes` in `torch.cuda.memory_stats`).
-        allocated_bytes: of their blocks, which are rounded up (`torch.cuda.memory_allocated`).
-        reserved_bytes: of all segments (`torch.cuda.memory_reserved`).
-        peak_allocated_bytes, peak_reserved_bytes: the highest of each so far.
-        num_retries: how often all cached segments had to be released to serve a request (`num_alloc_retries`).
+        requested_bytes: the total size of the live tensors (`requested_bytes` in `torch.cuda.memory_stats`).
+        allocated_bytes: the total size of their blocks, which are rounded up (`torch.cuda.memory_allocated`).
+        reserved_bytes: the total size of all segments (`torch.cuda.memory_reserved`).
+        peak_allocated_bytes, peak_reserved_bytes: the maximum of each so far.
+        num_retries: the number of requests that released all cached segments (`num_alloc_retries`).
     """
 
     def __init__(self, settings: AllocatorSettings | None = None) -> None:
@@ -126,11 +127,11 @@ class CachingAllocator:
         self.num_retries = 0
 
     def malloc(self, name: Hashable, size_bytes: int) -> int:
-        """Allocate a tensor; returns its address, which is only good to tell it from others.
+        """Allocate a tensor. Returns its address, which serves only to distinguish tensors.
 
         Args:
-            name: by which `free` finds it; unique among the live tensors.
-            size_bytes: of its storage. An empty storage takes no memory.
+            name: the key for `free`, unique among the live tensors.
+            size_bytes: the size of its storage. An empty storage takes no memory.
 
         Raises:
             OutOfMemoryError: it does not fit the limit.
@@ -151,7 +152,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, name: Hashable) -> None:
-        """Free a tensor. Its block stays reserved, and joins free neighbours."""
+        """Free a tensor. Its block stays reserved and merges with free neighbours."""
         block = self._blocks.pop(name, None)
         if block is None:
             return
@@ -162,11 +163,11 @@ class CachingAllocator:
         block.pool.insert(block)
 
     def block_bytes(self, name: Hashable) -> int:
-        """The size of a live tensor's block; 0 for an empty storage."""
+        """Return the size of a live tensor's block; 0 for an empty storage."""
         return self._blocks[name].size_bytes if name in self._blocks else 0
 
     def empty_cache(self) -> None:
-        """Release all memory that holds nothing, as far as it can be (`torch.cuda.empty_cache`)."""
+        """Release all unused memory that can be released (`torch.cuda.empty_cache`)."""
         for pool in self._pools:
             for _, _, block in list(pool.free):
                 if self._settings.expandable_segments:
@@ -175,7 +176,7 @@ class CachingAllocator:
                     self._release(block)
 
     def _cached(self, pool: _Pool, size_bytes: int) -> _Block | None:
-        """The free block that serves a request, taken out of its pool; None if there is none."""
+        """Remove the free block that serves a request from its pool, and return it; None if there is no such block."""
         pool.num_searches += 1
         candidates = pool.at_least(size_bytes)
         block = next(candidates, None)
@@ -196,7 +197,7 @@ class CachingAllocator:
         return block
 
     def _new(self, pool: _Pool, size_bytes: int) -> _Block:
-        """A block of new memory."""
+        """Return a block of new memory."""
         settings = self._settings
         if settings.garbage_collection_threshold and settings.limit_bytes is not None:
             self._collect_garbage(settings.limit_bytes * settings.garbage_collection_threshold)
@@ -242,12 +243,12 @@ class CachingAllocator:
         return (most is None or size_bytes < most) and rest > SMALL_BYTES
 
     def _split(self, block: _Block, size_bytes: int) -> None:
-        """Cut a block to a size; the rest becomes a free block behind it."""
+        """Cut a block to a size; the rest becomes a free block after it."""
         rest = _cut(block, size_bytes)
         block.pool.insert(rest)
 
     def _merge(self, block: _Block) -> None:
-        """Join a block that is in no list with its free neighbours of the same kind."""
+        """Merge a block that is in no list with its free neighbours of the same kind."""
         for other in (block.previous, block.next):
             if other is None or not other.is_free or other.is_mapped is not block.is_mapped:
                 continue
@@ -266,12 +267,12 @@ class CachingAllocator:
                 other.pool.last = block
 
     def _release(self, block: _Block) -> None:
-        """Give a whole free segment back to the device."""
+        """Return a whole free segment to the device."""
         block.pool.remove(block)
         self.reserved_bytes -= block.size_bytes
 
     def _release_oversize(self, pool: _Pool, size_bytes: int) -> None:
-        """Release free segments that must not be split, no more than the request needs."""
+        """Release free segments that must not be split, but no more than the request needs."""
         most = self._settings.max_split_size_bytes
         assert most is not None
         needed = max(size_bytes, most)
@@ -285,7 +286,7 @@ class CachingAllocator:
             self._release(pool.free[-1][2])
 
     def _collect_garbage(self, threshold_bytes: float) -> None:
-        """Release large segments that were not used for longer than the average, until enough is released."""
+        """Release large segments that were unused for at least the average time, until enough memory is released."""
         if self.reserved_bytes <= threshold_bytes or self._settings.expandable_segments:
             return
         large = self._pools[1]
@@ -301,9 +302,9 @@ class CachingAllocator:
                     self._release(block)
 
     def _expand(self, pool: _Pool, size_bytes: int) -> _Block | None:
-        """Map pages at the lowest address of the pool's segment that has room; None beyond the limit."""
+        """Map pages at the lowest address with room in the pool's segment. Returns None beyond the limit."""
         if pool.last is None:
-            # Each pool has its own addresses, more than any device has memory.
+            # Each pool has its own address range, which is larger than the memory of any device.
             pool.last = _Block(0 if pool.is_small else _ADDRESSES, _ADDRESSES, pool, is_mapped=False)
         block = self._room(pool.last, size_bytes)
         if block.is_mapped:
@@ -326,7 +327,7 @@ class CachingAllocator:
         return block
 
     def _room(self, last: _Block, size_bytes: int) -> _Block:
-        """The first free block at the lowest hole that, with what is free after it, has room."""
+        """Return the first block of the lowest run of free blocks that contains a hole and has room."""
         holes: list[_Block] = []
         block: _Block | None = last
         while block is not None:
@@ -344,7 +345,7 @@ class CachingAllocator:
         raise AssertionError("the last hole has room for everything")
 
     def _map(self, hole: _Block, size_bytes: int) -> bool:
-        """Give memory to the beginning of a hole, in whole pages."""
+        """Map memory to the beginning of a hole, in whole pages."""
         page = hole.pool.page_bytes
         mapped = min(-(-size_bytes // page) * page, hole.size_bytes)
         if not self._grows(mapped):
@@ -358,7 +359,7 @@ class CachingAllocator:
         return True
 
     def _absorb_free(self, block: _Block) -> None:
-        """Join a block with a free mapped block behind it."""
+        """Merge a block with a free mapped block after it."""
         other = block.next
         if other is not None and other.is_free and other.is_mapped:
             other.pool.remove(other)
@@ -368,7 +369,7 @@ class CachingAllocator:
                 block.next.previous = block
 
     def _unmap(self, block: _Block) -> None:
-        """Take the memory of the whole pages inside a free block."""
+        """Unmap the whole pages inside a free block."""
         page = block.pool.page_bytes
         start = -(-block.address // page) * page
         end = (block.address + block.size_bytes) // page * page
@@ -387,7 +388,7 @@ class CachingAllocator:
 
 
 def _cut(block: _Block, size_bytes: int) -> _Block:
-    """Cut a block to a size, and return the free rest behind it, which is in no list."""
+    """Cut a block to a size, and return the free rest after it, which is in no list."""
     rest = _Block(block.address + size_bytes, block.size_bytes - size_bytes, block.pool, block, block.next)
     rest.is_mapped = block.is_mapped
     if rest.next is not None:
@@ -397,6 +398,6 @@ def _cut(block: _Block, size_bytes: int) -> _Block:
 
 
 def _expandable_bytes(block: _Block) -> int:
-    """The size that a free block can grow to in its segment."""
+    """Return the size to which a free block can grow in its segment."""
     after = block.next
     return block.size_bytes + (after.size_bytes if after is not None and not after.is_mapped else 0)

@@ -1,4 +1,4 @@
-"""Whether what PyTorch or an inference engine takes fits a card: neither has a pool of a fixed size."""
+"""Verdicts for PyTorch and inference engines, which have no pool of a fixed size: does their memory fit a card?"""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from memprof.analysis.records.pool import Answer, Verdict
 
 
 def judge_reserved(reserved_bytes: int, target: Target) -> Verdict:
-    """Whether a step fits.
+    """Judge whether a PyTorch step fits.
 
     Args:
-        reserved_bytes: what the caching allocator reserves.
+        reserved_bytes: the memory that the caching allocator reserves.
         target: the device. The CUDA context and the libraries' handles lie outside the allocator (`outside_pool`).
     """
     return _judge(reserved_bytes, target, f"{format_bytes(reserved_bytes)} reserved")
 
 
 def judge_engine(footprint_bytes: int, target: Target) -> Verdict:
-    """Whether an engine with its inputs and outputs fits."""
+    """Judge whether an engine with its inputs and outputs fits."""
     return _judge(footprint_bytes, target, format_bytes(footprint_bytes))
 
 

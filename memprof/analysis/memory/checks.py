@@ -1,11 +1,11 @@
-"""Conservation: what the replayed buffer assignment says must equal what the compiler says, byte for byte.
+"""Conservation checks: the replayed buffer assignment must match the compiler's totals, byte for byte.
 
-A difference is a defect of memprof, or an XLA that it does not understand yet. Then no report is better than a wrong
-one, so it is an error.
+A difference means a defect of memprof, or an XLA version that it does not understand yet. Then no report is better than
+a wrong one, so a difference is an error.
 
-On a GPU the compiler's own totals say whether a program and its heap traces are whole. On a CPU its peak leaves the
-temporaries out, so nothing would show that a trace is gone or altered. So the totals of the replay are taken where the
-capture is made and written into it, and every analysis compares its own with them.
+On a GPU, the compiler's own totals show whether a program and its heap traces are complete. On a CPU, its peak excludes
+the temporaries, so a missing or changed trace would go unnoticed. Therefore the capture records the totals of its own
+replay, and every analysis compares its totals with these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memprof.analysis.records.capture import Capture, CompilerTotals, ReplayTota
 from memprof.analysis.records.device_family import family_of
 from memprof.errors import InternalError
 
-_KEY = "key<"  # arrays of random keys, of which the compiled program has the integers
+_KEY = "key<"  # arrays of random keys, which are integers in the compiled program
 
 
 def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> None:
@@ -54,7 +54,7 @@ def check_shapes(capture: Capture, program: Program, table: BufferTable) -> None
     """Compare sizes with shapes, and the arguments of the capture with the parameters of its program.
 
     Raises:
-        InternalError: they contradict each other; the message names both.
+        InternalError: they disagree; the message names both.
     """
     if not family_of(capture.target.platform).pads_arrays:
         check_sizes(program, ((b.instruction, b.shape_index, b.size_bytes) for b in table.logical_buffers.values()))
@@ -77,7 +77,7 @@ def check_shapes(capture: Capture, program: Program, table: BufferTable) -> None
 
 
 def check_allocations(totals: CompilerTotals, table: BufferTable, *, platform: str) -> None:
-    """Compare the allocations with the compiler's totals: what can be said without looking at the program.
+    """Compare the allocations with the compiler's totals, which needs no program.
 
     Raises:
         InternalError: they differ; the message names both numbers.
@@ -107,12 +107,12 @@ def check_memory_spaces(table: BufferTable, space_bytes: Mapping[int, int]) -> N
 
 
 def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
-    """What `memory_analysis()` says of a plan once it is compiled to the end, by the plan alone.
+    """Compute from a plan alone what `memory_analysis()` reports after the full compile.
 
-    `tests/integration/test_plan.py` holds the two against each other.
+    `tests/integration/test_plan.py` compares the two.
 
     Args:
-        platform: that of the target; on a CPU there is no peak, as in `CompilerTotals`.
+        platform: the target's platform. A CPU has no peak, as in `CompilerTotals`.
 
     Raises:
         InternalError: a trace cannot be replayed.
@@ -120,7 +120,7 @@ def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
     allocations = table.device_allocations
     results = [allocation for allocation in allocations if allocation.is_live_out]
     lasting = (a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp))
-    # Of several traces, in whatever memory, XLA takes the highest one.
+    # If there are several traces, in any memory, XLA uses the highest peak.
     traced_bytes = max((replay(trace, table).peak_bytes for trace in table.traces), default=0)
     return CompilerTotals(
         argument_bytes=sum(a.size_bytes for a in allocations if a.parameter_number is not None),
@@ -134,21 +134,21 @@ def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
 
 
 def replay_totals(hlo_proto: bytes, platform: str) -> ReplayTotals:
-    """The totals of a serialized program.
+    """Return the totals of a serialized program.
 
     Args:
-        platform: of the device that it is for.
+        platform: the platform of its device.
 
     Raises:
         MemprofError: it cannot be read.
-        InternalError: it does not hold together.
+        InternalError: it is inconsistent.
     """
     _, table = decode(parse_proto(hlo_proto), platform)
     return totals_of(table)
 
 
 def totals_of(table: BufferTable) -> ReplayTotals:
-    """The totals of a buffer assignment: of all its traces, also of those in other memory than the device's.
+    """Return the totals of a buffer assignment over all its traces, including traces outside the device's memory.
 
     Raises:
         InternalError: a trace cannot be replayed.
@@ -166,7 +166,7 @@ def _totals(table: BufferTable, traces: Sequence[Liveness]) -> ReplayTotals:
 
 
 def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
-    """Compare the replay with the one where the capture was made. On a CPU nothing else tells that a trace is whole."""
+    """Compare the replay with the one recorded in the capture: on a CPU, the only check that a trace is complete."""
     for field in dataclasses.fields(ReplayTotals):
         here, there = getattr(found, field.name), getattr(recorded, field.name)
         if here != there:
@@ -177,14 +177,14 @@ def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
 
 
 def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> int:
-    """What the compiler's peak is where ours is what it is.
+    """Convert our peak to the compiler's definition.
 
-    The compiler's holds arguments and results in the host's memory, too. And of several traces, in whatever memory, it
-    takes the highest one (jaxlib 0.10.2 to 0.12): where the host holds more of the step's temporaries than the device
-    does, it is the host's, and of two kinds of device memory, which we add up, it leaves one out.
+    The compiler's peak also includes arguments and results in host memory. If there are several traces, in any memory,
+    it uses only the highest one (jaxlib 0.10.2 to 0.12). So if the host holds more of the step's temporaries than the
+    device, it uses the host's trace, and if there are two kinds of device memory, which we add up, it omits one.
 
     Raises:
-        InternalError: what we have added up is less than one of the kinds of device memory, or more than all.
+        InternalError: our sum is less than the peak of one kind of device memory, or more than the sum of all peaks.
     """
     device = {allocation.index for allocation in table.device_allocations}
     temp_bytes = memory.live_peak_bytes - sum(buffer.size_bytes for buffer in memory.indefinite)

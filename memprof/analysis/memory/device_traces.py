@@ -1,9 +1,9 @@
 """The heap traces of a device's memory on one time axis.
 
-XLA places each kind of device memory by itself: nearly always all of it is of one kind, but what collectives work on
-can have a kind of its own (`xla_gpu_enable_nccl_user_buffers`). Each has a trace then, and the device holds what both
-say at the same moment. A trace tells when memory is taken, but of a death only that it comes before the trace's next
-birth. So with several traces a value dies where it is read last, within what its trace allows.
+XLA plans each kind of device memory separately. Usually there is only one kind, but the buffers of collectives can have
+their own (`xla_gpu_enable_nccl_user_buffers`). Then each kind has a trace, and the device holds the sum of both at each
+moment. A trace shows exactly when memory is allocated, but it shows only that a free comes before the next allocation
+of the same trace. So with several traces, a value dies at its last read, within the limits of its trace.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _READS_NOTHING = frozenset({"tuple", "get-tuple-element", "bitcast"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrace:
-    """One trace, and when its events are.
+    """One trace with the times of its events.
 
     Attributes:
-        liveness: its peak is what it holds when all traces together hold most.
-        positions: of each event in program order, and of the end.
-        moments: the same more finely: the number of each event among those of all traces, in their order.
+        liveness: the replayed trace. Its peak is its content when all traces together hold the most.
+        positions: the position of each event in program order, and of the end.
+        moments: finer times: the index of each event in the merged sequence of all traces' events.
     """
 
     liveness: Liveness
@@ -36,7 +36,7 @@ class DeviceTrace:
 
     @property
     def peak_position(self) -> int:
-        """Where it has come to what it holds at the peak."""
+        """The position at which it reaches its content at the peak."""
         event = self.liveness.peak_event
         return -1 if event < 0 else self.positions[event]
 
@@ -44,7 +44,7 @@ class DeviceTrace:
 def device_traces(
     traces: Sequence[Liveness], table: BufferTable, values: Values, order: ProgramOrder
 ) -> tuple[DeviceTrace, ...]:
-    """Of all replayed traces those of the device's memory."""
+    """Select the traces of the device's memory among all replayed traces."""
     on_device = {allocation.index for allocation in table.device_allocations}
     found = [each for each in traces if each.trace.allocation in on_device]
     if len(found) == 1:
@@ -76,13 +76,13 @@ def device_traces(
 
 
 def _events(number: int, positions: Sequence[int], liveness: Liveness) -> Iterator[tuple[int, bool, int, int]]:
-    """The events of a trace as they are merged: at one position what is born is there before what dies."""
+    """Yield the events of a trace as merge keys: at one position, allocations come before frees."""
     for event, each in enumerate(liveness.trace.events):
         yield positions[event], each.kind is EventKind.FREE, number, event
 
 
 def _changes(liveness: Liveness) -> list[int]:
-    """By how much each event changes what is live."""
+    """Return the change of the live bytes at each event."""
     changes = [0] * (len(liveness.trace.events) + 1)
     for span in liveness.spans:
         changes[span.start] += span.size_bytes
@@ -93,7 +93,7 @@ def _changes(liveness: Liveness) -> list[int]:
 def _positions(
     liveness: Liveness, table: BufferTable, values: Values, order: ProgramOrder, last_reads: dict[int, int]
 ) -> list[int]:
-    """The position of each event, and of the end; deaths where the value is read last."""
+    """Return the position of each event and of the end; a value is freed at its last read."""
     first, last = order.event_positions(liveness.trace), order.last_positions(liveness.trace)
     positions = list(first)
     for number, event in enumerate(liveness.trace.events):
@@ -105,7 +105,7 @@ def _positions(
 
 
 def _last_reads(values: Values, order: ProgramOrder) -> dict[int, int]:
-    """The last position at which something reads a group."""
+    """Return the last position at which each group is read."""
     found: dict[int, int] = {}
     for position, instruction in enumerate(order.instructions):
         if instruction.opcode not in _READS_NOTHING:

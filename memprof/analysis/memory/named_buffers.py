@@ -1,7 +1,7 @@
-"""The live buffers that a name in a report means.
+"""Find the live buffers that a name in a report refers to.
 
-A report shortens what it prints: `layers_*/mlp` for the same module of all layers, `layers_{0..11}` for equal siblings,
-`model.py:40 > flax/linen/linear.py:271` for a line and the library's beneath it, `…` for what has no room.
+Reports shorten names: `layers_*/mlp` for the same module of all layers, `layers_{0..11}` for equal siblings,
+`model.py:40 > flax/linen/linear.py:271` for a line and the library's line beneath it, `…` for truncated text.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type, shown_source
 
-# What stands for other text: any number of a layer, a cut, numbers of layers in braces, a cut or an end of a cell.
+# Placeholders and separators: any layer number, truncated text, layer numbers in braces, the borders between cells.
 _SHORTENED = re.compile(r"\*|…|\{(?P<numbers>\d[\d.,]*)\}|, | > | · ")
 _ARGUMENTS = "(arguments of the step)"
-# Data types in JAX's words, as parameters are listed; buffers have XLA's.
+# JAX's names of dtypes, as in lists of parameters; buffers have XLA's names.
 _JAX_TYPE = re.compile(r"\b(?P<kind>bfloat|float|uint|int|complex)(?=\d)")
 _XLA_KINDS = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c"}
 _NAMELESS = re.compile(r"\(no (?P<what>module|source line|dtype|phase)\)")
 
 
 def buffers_named(buffers: Sequence[LiveBuffer], name: str) -> tuple[LiveBuffer, ...]:
-    """Those whose HLO name it is; else those for which a report prints the name, or a text that holds it."""
+    """Return the buffers with this HLO name, or else the buffers for which a report prints text with this name."""
     exact = tuple(buffer for buffer in buffers if buffer.name == name)
     if exact:
         return exact
@@ -48,7 +48,7 @@ def _pattern(name: str) -> str:
 
 
 def _any_of(numbers: str) -> str:
-    """A pattern for the numbers of some layers: `0..3,5`."""
+    """Return a pattern for the numbers of some layers, like `0..3,5`."""
     runs = [run.split("..") for run in numbers.split(",") if run]
     each = [str(number) for run in runs for number in range(int(run[0]), int(run[-1]) + 1)]
     return f"(?:{'|'.join(each)})"
@@ -60,7 +60,7 @@ def _names(buffer: LiveBuffer) -> dict[str, str]:
 
 
 def _texts(buffer: LiveBuffer) -> Iterator[str]:
-    """All that a report prints of a buffer to tell it from others; the cells of a notebook in both of their names."""
+    """Yield all texts by which a report identifies a buffer, with both names of each notebook cell."""
     for text in _texts_in_data(buffer):
         yield text
         if (shown := shown_source(text)) != text:

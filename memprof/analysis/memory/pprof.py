@@ -1,7 +1,8 @@
-"""The messages of pprof's `profile.proto`, which JAX writes its memory profile in and many viewers read.
+"""The messages of pprof's `profile.proto`, the format of JAX's memory profile, which many viewers read.
 
-Names and numbers of the fields are those of google/pprof `proto/profile.proto`. Texts stand once in `string_table`; all
-else has their numbers. A sample is a stack, the innermost call first, with a value for each of the sample types.
+Names and numbers of the fields are those of google/pprof `proto/profile.proto`. Each text occurs once in
+`string_table`; other fields hold its index. A sample is a stack, innermost call first, with a value for each sample
+type.
 """
 
 from __future__ import annotations
@@ -27,5 +28,5 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "default_sample_type": (14, "int64"),
     },
 }
-# The class is made at run time, so a type checker knows nothing of its fields.
+# The class is made at run time, so a type checker does not know its fields.
 Profile: Any = message_classes("memprof.pprof", MESSAGES)["Profile"]

@@ -1,8 +1,9 @@
-"""Memory pressure: what XLA recomputes on its own, since the device is too small for the step.
+"""Memory pressure: the values that XLA recomputes by itself because the device is too small for the step.
 
 XLA plans for a share of the device's memory, 80% on a GPU. If the plan needs more, XLA recomputes values, and the plan
-then says less about the step than about the card. So verdicts and advice use a second plan, of the same program without
-a limit. The compiler for TPUs knows the memory of each chip and cannot be given another, so there is no second plan.
+then describes the card more than the step. So verdicts and advice use a second plan, compiled from the same program
+without a limit. The TPU compiler uses the memory size of each chip, which cannot be changed, so a TPU has no second
+plan.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pressure import Pressure
 from memprof.errors import InternalError
 
-# XLA clones neither calls nor instructions with effects: a user's kernel may have such a name.
+# XLA clones neither calls nor instructions with effects, but a user's kernel may have the name of a clone.
 _NEVER_CLONED = frozenset({"call", "conditional", "constant", "custom-call", "parameter", "while"})
-# These refer to parts of other values.
+# These only refer to parts of other values.
 _NO_VALUES = frozenset({"bitcast", "get-tuple-element", "tuple"})
 
 
 def find_pressure(program: Program, target: Target, without_limit: Program | None) -> Pressure | None:
-    """What XLA recomputes in a program.
+    """Find the values that XLA recomputes in a program.
 
     Args:
-        target: the device that it was compiled for.
-        without_limit: the same program, compiled without a limit of memory; None if it was not compiled. A clone that
-            it has too is not due to the limit.
+        target: the device for which it was compiled.
+        without_limit: the same program, compiled without a memory limit; None if it was not compiled. A clone that
+            occurs in both programs is not due to the limit.
 
     Returns:
-        The record without the footprint of that program; None if XLA recomputes nothing on its own.
+        The record, without the footprint of `without_limit`; None if XLA recomputes no values by itself.
     """
     known = set() if without_limit is None else {instruction.name for instruction in without_limit.instructions}
     found = [
@@ -60,7 +61,7 @@ def find_pressure(program: Program, target: Target, without_limit: Program | Non
 
 
 def _flops(program: Program, instruction: Instruction) -> int:
-    """The floating-point operations of the matrix products in an instruction."""
+    """Return the FLOPs of the matrix products in an instruction."""
     return sum(_flops_of_dot(program, each) for each in _with_fused(program, instruction) if each.opcode == "dot")
 
 

@@ -1,12 +1,12 @@
-"""What a training loop asks of the pool, piece by piece, and whether the pool can serve it.
+"""The allocations of a training loop, piece by piece, and whether the pool can serve them.
 
     for batch in batches:
         state, loss = step(state, batch)
 
-The state is there first, then a batch. Each step takes its results and its temp block, each as one piece, and frees the
-temp block at its end. The old state and the old results are freed once the new ones are there; so is the old batch,
-which is still held while the next one comes. The sum of the pieces may fit where a piece finds no place: the holes that
-older arrays have left are too small for it.
+The state is allocated first, then a batch. Each step allocates its results and its temp block, each as one piece, and
+frees the temp block at its end. The old state and the old results are freed after the new ones are allocated. So is the
+old batch, which is still held while the next one is allocated. Even if the sum of the pieces fits, a piece may not:
+the holes left by older arrays can be too small for it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Pieces
 
-_NUM_STEPS = 4  # then new arrays lie where those of two steps ago lay
+_NUM_STEPS = 4  # after this, new arrays reuse the addresses of the arrays from two steps before
 
 
 def pieces_of(table: BufferTable, arguments: Iterable[ArgumentLeaf]) -> Pieces:
-    """The pieces of a compiled step, those of one device.
+    """Return the pieces of a compiled step on one device.
 
-    A result replaces an argument of the same size that the step does not write over, unless that is of the batch.
+    A result replaces an argument of the same size that the step does not overwrite, except arguments of the batch.
     """
     batch_numbers = {leaf.parameter_number for leaf in arguments if leaf.role is Role.BATCH}
     held, batch, results, temps = list[int](), list[int](), list[int](), list[int]()
@@ -54,10 +54,10 @@ def pieces_of(table: BufferTable, arguments: Iterable[ArgumentLeaf]) -> Pieces:
 
 
 def fits_in_pool(pieces: Pieces, pool_bytes: int, *, grows: bool) -> bool:
-    """Whether a training loop finds a place for every piece in a pool.
+    """Whether all pieces of a training loop fit in a pool.
 
     Args:
-        grows: whether the pool is taken region by region, and not at once.
+        grows: whether the pool is allocated region by region instead of at once.
     """
     try:
         _run(pieces, BestFitPool(pool_bytes, grows=grows))
@@ -67,7 +67,7 @@ def fits_in_pool(pieces: Pieces, pool_bytes: int, *, grows: bool) -> bool:
 
 
 def missing_bytes(pieces: Pieces, pool_bytes: int, *, grows: bool) -> int:
-    """How much larger a pool that does not hold the pieces must be, to 256 bytes; 0 if it holds them."""
+    """Return the bytes by which a pool is too small for the pieces, to 256 bytes; 0 if it holds them."""
     if fits_in_pool(pieces, pool_bytes, grows=grows):
         return 0
     too_small, enough = pool_bytes, pool_bytes + ALIGNMENT_BYTES
@@ -85,10 +85,10 @@ def missing_bytes(pieces: Pieces, pool_bytes: int, *, grows: bool) -> int:
 
 
 def _run(pieces: Pieces, pool: BestFitPool) -> None:
-    """Some steps of the loop.
+    """Run some steps of the loop.
 
     Raises:
-        OutOfPoolError: a piece finds no place.
+        OutOfPoolError: a piece does not fit.
     """
 
     def take(sizes: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Whether a step fits the pool that JAX has: one function, and the rules of the pool.
+"""The verdict whether a step fits JAX's pool, and the rules of the pool.
 
     verdict = judge(pieces, target, PoolSettings())
     verdict.sentence      # fits with XLA_CLIENT_MEM_FRACTION=.92: ...
@@ -21,18 +21,18 @@ from memprof.analysis.records.kernel import is_about_chip
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings, Verdict
 
 _VARIABLE, _OLD_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# If the card refuses the whole pool, XLA asks for 90% of it, and again (BFCAllocator::Extend).
+# If the card cannot provide the whole pool, XLA retries with 90% of it, repeatedly (BFCAllocator::Extend).
 _BACKPEDAL = Fraction(9, 10)
 _MIB = 1 << 20
 # TensorFlow's figures for memory that a card needs outside the pool, by the major compute capability
-# (`MinSystemMemory` in tensorflow/core/common_runtime/gpu/gpu_device.cc). The last one is for newer cards.
+# (`MinSystemMemory` in tensorflow/core/common_runtime/gpu/gpu_device.cc). The last one also covers newer cards.
 _SYSTEM_MEMORY_BYTES = {6: 500 * _MIB, 7: 1050 * _MIB, 8: 1536 * _MIB, 9: 1800 * _MIB}
 _SMALL_CARD_BYTES, _SMALL_CARD_SYSTEM_BYTES = 2 << 30, 225 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """Device memory that does not lie in the pool. `size_bytes` is None if nobody knows it beforehand."""
+    """Device memory outside the pool. `size_bytes` is None if it is not known in advance."""
 
     name: str
     size_bytes: int | None
@@ -40,7 +40,7 @@ class Outside:
 
 
 def outside_pool(target: Target) -> tuple[Outside, ...]:
-    """What else takes memory of the card, each figure with its source; empty for a device without a pool."""
+    """Return the other users of the card's memory, each figure with its source; empty for a device without a pool."""
     if not family_of(target.platform).has_cuda or target.memory_bytes is None:
         return ()
     found = [
@@ -67,19 +67,19 @@ def outside_pool(target: Target) -> tuple[Outside, ...]:
 
 
 def amount_in_words(target: Target) -> str:
-    """Why the memory of a target has no figure."""
+    """Describe the memory of a target whose size is unknown or not fixed."""
     return "an unknown amount of memory" if family_of(target.platform).has_fixed_memory else "no fixed amount of memory"
 
 
 def largest_fraction(target: Target) -> Fraction:
-    """The largest share of a card that leaves room for what lies outside the pool, in hundredths."""
+    """Return the largest share of a card that leaves room for memory outside the pool, in hundredths."""
     assert target.memory_bytes is not None
     share = Fraction(max(target.memory_bytes - _system_bytes(target), 0), target.memory_bytes)
     return Fraction(math.floor(100 * share), 100)
 
 
 def largest_settings(target: Target, settings: PoolSettings) -> PoolSettings | None:
-    """The settings with the largest pool that a card can give; None if the pool is as large, or has no such limit."""
+    """Return the settings with a card's largest pool; None if the pool is that large already, or has no such limit."""
     has_share_pool = family_of(target.platform).has_share_pool
     if not (has_share_pool and target.memory_bytes and settings.allocator.is_capped):
         return None
@@ -90,7 +90,7 @@ def largest_settings(target: Target, settings: PoolSettings) -> PoolSettings | N
 
 
 def pool_bytes_of(target: Target, settings: PoolSettings) -> int | None:
-    """The size of the pool on a device; None if the device's memory is not known."""
+    """Return the size of the pool on a device; None if the device's memory is unknown."""
     memory_bytes = target.memory_bytes
     if memory_bytes is None or not family_of(target.platform).has_share_pool:
         return target.usable_bytes
@@ -105,7 +105,7 @@ def pool_bytes_of(target: Target, settings: PoolSettings) -> int | None:
 
 
 def card_bytes(limit_bytes: int, settings: PoolSettings) -> int:
-    """The memory of a card, from the size of its pool, which JAX reports as `bytes_limit`."""
+    """Return the memory of a card, from the size of its pool, which JAX reports as `bytes_limit`."""
     fraction = settings.fraction
     if settings.unified_memory and settings.allocator.has_pieces:
         fraction = max(fraction, Fraction(1))
@@ -121,16 +121,16 @@ def judge(
     pressed: Pieces | None = None,
     refusal: str = "",
 ) -> Verdict:
-    """Whether a step fits.
+    """Judge whether a step fits.
 
     Args:
-        pieces: of the program without rematerialisation that memory pressure causes.
+        pieces: the pieces of the program without rematerialisation due to memory pressure.
         target: the device, with its memory.
-        settings: of JAX's allocator; they count for CUDA devices alone.
-        reserve_bytes: what the user wants to stay free of the pool.
-        pressed: of the program with that rematerialisation, if there is any. The sentence says what it changes.
-        refusal: the sentence of the device's compiler if it refused the program, which counts more than the sum of its
-            pieces: the program itself takes memory, too, and kernels need memory on the chip.
+        settings: the settings of JAX's allocator, which matter only for CUDA devices.
+        reserve_bytes: memory of the pool that the user wants to keep free.
+        pressed: the pieces of the program with that rematerialisation, if any. The sentence says what it changes.
+        refusal: the message of the device's compiler if it rejected the program. It overrides the sum of the pieces,
+            because the program itself takes memory too, and kernels need memory on the chip.
     """
     if pressed is None:
         verdict = _judge(pieces, target, settings, reserve_bytes)
@@ -141,7 +141,7 @@ def judge(
 
 
 def _refused(verdict: Verdict, pieces: Pieces, target: Target, refusal: str) -> Verdict:
-    """The verdict on a step that fits by its sum, but not with the program's own code, or not on the chip."""
+    """Return the verdict on a step that fits by its sum, but not with the program's own code, or not on the chip."""
     footprint, usable = format_bytes(pieces.footprint_bytes), format_bytes(target.usable_bytes or 0)
     sentence = (
         f"does not fit: footprint {footprint} of the {usable} that {target.name} gives to programs leaves no room for"
@@ -158,7 +158,7 @@ def _refused(verdict: Verdict, pieces: Pieces, target: Target, refusal: str) -> 
 def _under_pressure(
     verdict: Verdict, pressed: Pieces, target: Target, settings: PoolSettings, reserve_bytes: int
 ) -> str:
-    """What XLA's recomputation changes about a verdict."""
+    """Describe how XLA's recomputation changes a verdict."""
     with_it = f"with it, {format_bytes(pressed.footprint_bytes)}"
     if verdict.answer in (Answer.FITS, Answer.UNKNOWN):
         return with_it
@@ -218,7 +218,7 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pool:
-    """The pool of a device. `size_bytes` is without what is to stay free."""
+    """The pool of a device. `size_bytes` excludes memory that must stay free."""
 
     target: Target
     settings: PoolSettings
@@ -226,11 +226,11 @@ class _Pool:
 
     @property
     def is_share(self) -> bool:
-        """Whether another fraction makes it another size."""
+        """Whether its size depends on the memory fraction."""
         return family_of(self.target.platform).has_share_pool and self.settings.allocator.is_capped
 
     def missing(self, pieces: Pieces) -> int:
-        """The bytes that it lacks to hold the pieces; 0 if it holds them."""
+        """Return the bytes by which it is too small for the pieces; 0 if it holds them."""
         if pieces.footprint_bytes > self.size_bytes:
             return pieces.footprint_bytes - self.size_bytes
         if not (self.is_share and self.settings.allocator.has_pieces):
@@ -238,7 +238,7 @@ class _Pool:
         return missing_bytes(pieces, self.size_bytes, grows=not self.settings.preallocate)
 
     def holds(self, pieces: Pieces, size_bytes: int) -> bool:
-        """Whether it would hold the pieces with another size."""
+        """Whether a pool of the given size would hold the pieces."""
         if pieces.footprint_bytes > size_bytes:
             return False
         if not self.settings.allocator.has_pieces:
@@ -246,7 +246,7 @@ class _Pool:
         return fits_in_pool(pieces, size_bytes, grows=not self.settings.preallocate)
 
     def words(self, reserve_bytes: int) -> str:
-        """The pool in words: `JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default)`."""
+        """Describe the pool: `JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default)`."""
         kept = f", less {format_bytes(reserve_bytes)} kept free" if reserve_bytes else ""
         name, memory = self.target.name, format_bytes(self.target.memory_bytes or 0)
         if not family_of(self.target.platform).has_share_pool:
@@ -275,13 +275,13 @@ class _Pool:
 
 
 def _smallest_fraction(pieces: Pieces, pool: _Pool, reserve_bytes: int) -> Fraction | None:
-    """The smallest fraction in hundredths whose pool holds a step; None if the card cannot give that much."""
+    """Return the smallest fraction, in hundredths, whose pool holds a step; None if the card is too small for it."""
     target = pool.target
     if not pool.is_share or not target.memory_bytes:
         return None
     needed_bytes = pieces.footprint_bytes + reserve_bytes
     hundredths = math.ceil(Fraction(100 * needed_bytes, target.memory_bytes))
-    # With unified memory the host's memory is the limit, which nobody knows here.
+    # With unified memory the limit is the host's memory, which is unknown here.
     is_unified = pool.settings.unified_memory and pool.settings.allocator.has_pieces
     most = hundredths + 100 if is_unified else int(100 * largest_fraction(target))
     for number in range(max(hundredths, 1), most + 1):
@@ -292,7 +292,7 @@ def _smallest_fraction(pieces: Pieces, pool: _Pool, reserve_bytes: int) -> Fract
 
 
 def _most(pool: _Pool) -> str:
-    """What the largest fraction would give."""
+    """Describe the pool with the largest fraction."""
     if not pool.is_share:
         return ""
     fraction = largest_fraction(pool.target)
@@ -309,12 +309,12 @@ def _system_bytes(target: Target) -> int:
 
 
 def fraction_line(fraction: float) -> str:
-    """The setting of the environment: `XLA_CLIENT_MEM_FRACTION=.92`."""
+    """Return the environment setting of a fraction: `XLA_CLIENT_MEM_FRACTION=.92`."""
     return f"{_VARIABLE}={as_written(fraction)}"
 
 
 def as_written(fraction: Fraction | float) -> str:
-    """`.92`, as JAX's documentation writes it; `1.35`."""
+    """Format a fraction as JAX's documentation does: `.92`, `1.35`."""
     return f"{float(fraction):.2f}".removeprefix("0")
 
 

@@ -1,1 +1,1 @@
-"""What concerns several devices: what they send each other, and what they hold alike."""
+"""Programs on several devices: their communication, and the data that they replicate."""

@@ -1,12 +1,12 @@
-"""What the devices of a mesh send each other in one step: collectives by kind and axes of the mesh.
+"""The communication between the devices of a mesh in one step: collectives by kind and mesh axes.
 
-The **bytes** of a collective are its payload on one device: the array as it is there before the collective takes a part
-of it away, or after it has put the parts together. Of an `all-gather` these are the bytes of its result, of all others
-those of its operands. What goes over the wires follows from that and from the number of devices n: with a ring, each
-device sends (n - 1) / n of the payload for an `all-gather` or a `reduce-scatter`, twice that for an `all-reduce`, and
-all of it for a `collective-permute`.
+The **bytes** of a collective are its payload on one device: the whole array before the collective splits it, or after
+it has joined the parts. For an `all-gather` these are the bytes of its result, for all others the bytes of its
+operands. The traffic on the wires follows from the payload and the number of devices n. With a ring, each device sends
+(n - 1) / n of the payload for an `all-gather` or a `reduce-scatter`, twice that for an `all-reduce`, and the whole
+payload for a `collective-permute`.
 
-What is in a loop counts as often as the loop runs. Of a conditional all branches are counted.
+A collective in a loop counts once per iteration. All branches of a conditional count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from memprof.analysis.hlo.replica_groups import axes_of_groups, axes_of_pairs, p
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.report import CollectiveTraffic
 
-_Key = tuple[str, tuple[str, ...] | None, int | None]  # kind, axes, and how many devices along them
+_Key = tuple[str, tuple[str, ...] | None, int | None]  # kind, axes, and the number of devices along them
 _IN_PAIRS = "collective-permute"
 _INTO_THE_WHOLE = "all-gather"
-_RAGGED = "ragged-all-to-all"  # its further operands say where the pieces go
+_RAGGED = "ragged-all-to-all"  # its other operands give the destinations of the pieces
 
 
 def collective_traffic(program: Program, topology: Topology, values: Values) -> tuple[CollectiveTraffic, ...]:
-    """All collectives of one step by kind and the devices that they connect, those of most bytes first."""
+    """Return all collectives of one step by kind and connected devices, largest bytes first."""
     counts: Counter[_Key] = Counter()
     sizes: Counter[_Key] = Counter()
     of_params: Counter[_Key] = Counter()
@@ -39,9 +39,9 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
             continue
         key = kind, *_connected(instruction, kind, topology)
         if key[1] == ():
-            continue  # each device by itself
+            continue  # each device alone
         counts[key] += times
-        # Of a combined collective each result belongs to its own operand; else all leaves belong to all operands.
+        # In a combined collective, each result belongs to its own operand; otherwise all leaves belong to all operands.
         origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
         for number, leaf in enumerate(payload(program, instruction, kind)):
             sizes[key] += times * leaf.size_bytes
@@ -66,7 +66,7 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
 
 
 def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple[tuple[str, ...] | None, int | None]:
-    """The axes along which a collective connects devices, and how many of those (see `hlo/replica_groups.py`)."""
+    """Return the axes along which a collective connects devices, and their number (see `hlo/replica_groups.py`)."""
     groups = instruction.device_groups
     if kind == _IN_PAIRS:
         return axes_of_pairs(groups, topology.axes), None
@@ -75,10 +75,10 @@ def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple
 
 
 def payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
-    """The arrays that count; of a combined collective one for each operand."""
+    """Return the arrays of the payload; for a combined collective, one per operand."""
     if kind == _INTO_THE_WHOLE:
         shape = instruction.shape
-        # In the background the result is a pair of what was sent and what was made of it.
+        # A background collective returns a pair: what was sent, and its result.
         is_pair = instruction.opcode != kind and shape.child_starts is not None
         return [shape.leaves[number] for number in shape.child(1)] if is_pair else list(shape.leaves)
     operands = instruction.operands[:1] if kind == _RAGGED else instruction.operands

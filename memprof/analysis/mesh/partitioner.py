@@ -1,7 +1,7 @@
-"""What XLA's partitioner warned of when it divided the program, with the operation that it was about.
+"""Warnings of XLA's partitioner, each with its operation.
 
-It knows one such message: "Involuntary full rematerialization", where an array is wanted in another sharding than it
-is in, and there is no better way than to make all of it on each device (jaxlib 0.10.2 to 0.12).
+The partitioner has one such warning, "Involuntary full rematerialization": an array is needed in another sharding, and
+the partitioner knows no better way than to materialize the whole array on each device (jaxlib 0.10.2 to 0.12).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 500
 def partitioner_notes(
     messages: Iterable[str], program: Program, values: Values, sources: Sources
 ) -> tuple[PartitionerNote, ...]:
-    """Each message in our words, with what the compiled program tells of the operation that it names; each once."""
+    """Return each distinct message in our words, with the compiled program's data on the operation that it names."""
     by_name = {each.op_name: each for each in reversed(program.instructions) if each.op_name} if messages else {}
     notes = []
     for message in messages:

@@ -1,7 +1,7 @@
-"""What each device of a mesh holds of the step's arguments: how much of each role, and what all devices hold alike.
+"""Each device's share of the step's arguments: bytes per role, and data that all devices replicate.
 
-A leaf is replicated over an axis of the mesh when its sharding leaves that axis out: all devices along it hold the same
-bytes. Where the step leaves a sharding to XLA, which axes it took is not known here, only how many bytes a device has.
+A leaf is replicated over a mesh axis if its sharding omits that axis: all devices along the axis hold the same bytes.
+If the step leaves a sharding to XLA, its axes are unknown here; only the bytes per device are known.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from memprof.analysis.records.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one device holds of the arguments of one role, or of one leaf, that the program takes.
+    """One device's share of one leaf, or of all arguments of one role, that the program takes.
 
     Attributes:
-        whole_bytes: of the whole arrays.
-        device_bytes: of what one device holds of them.
+        whole_bytes: bytes of the whole arrays.
+        device_bytes: bytes of the arrays on one device.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedOver:
-    """What all devices along one axis of the mesh hold alike.
+    """Data that all devices along one mesh axis replicate.
 
     Attributes:
         num_devices: the size of the axis.
-        device_bytes: what one device holds of it.
-        largest: the leaf that takes most of it.
+        device_bytes: bytes of this data on one device.
+        largest: its largest leaf.
     """
 
     axis: str
@@ -44,12 +44,12 @@ class ReplicatedOver:
 
     @property
     def saving_bytes(self) -> int:
-        """What a device would hold less if all of it were divided over the axis."""
+        """The bytes that each device would save if all of this data were sharded over the axis."""
         return self.device_bytes - self.device_bytes // self.num_devices
 
 
 def shares_by_role(report: Report) -> tuple[Share, ...]:
-    """One for each role that has arguments, in the order of `Role`."""
+    """Return the share of each role that has arguments, in the order of `Role`."""
     used = _used(report)
     found = ((role, [leaf for leaf in used if leaf.role is role]) for role in Role)
     return tuple(
@@ -64,7 +64,7 @@ def shares_by_role(report: Report) -> tuple[Share, ...]:
 
 
 def largest_whole(report: Report, *, top: int) -> tuple[Share, ...]:
-    """The leaves that each device holds whole though they could be divided, largest first."""
+    """Return the leaves that each device holds whole although they could be sharded, largest first."""
     num_devices = report.target.topology.num_devices
     whole = [
         leaf
@@ -78,7 +78,7 @@ def largest_whole(report: Report, *, top: int) -> tuple[Share, ...]:
 
 
 def replicated_over(report: Report) -> tuple[ReplicatedOver, ...]:
-    """For each axis of the mesh what is replicated over it and could be divided, in the mesh's order."""
+    """Return, for each mesh axis, the data that is replicated over it and could be sharded, in the mesh's order."""
     found = []
     for axis, size in report.target.topology.axes.items():
         leaves = [
