@@ -275,10 +275,10 @@ def test_running_out_of_memory_is_explained_and_raised(capsys: pytest.CaptureFix
         memprof.explain_oom(target="cpu")(failing)(x)
     explained = capsys.readouterr().err
     assert "a device is out of memory" in explained
-    assert "What the footprint is made of" in explained
+    assert "Contents of the footprint" in explained
     with pytest.raises(jax.errors.JaxRuntimeError), memprof.explain_oom(step, x, target="cpu"):
         failing(x)
-    assert "What the footprint is made of" in capsys.readouterr().err
+    assert "Contents of the footprint" in capsys.readouterr().err
     with pytest.raises(ValueError, match="mine"), memprof.explain_oom(step, x, target="cpu"):
         raise ValueError("mine")
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Copies that only change a layout, in programs for a GPU: how many bytes, and between which operations."""
+"""Copies that only change the layout, in programs for a GPU: how many bytes, and between which operations."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from memprof.reports.views.header import TONES, pressure_notes
 from memprof.studies.advice.advice import Advice, Meaning
 from memprof.studies.advice.what_if import changed_at_peak
 
-_NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
+_NOTHING = "No rule found a saving of 2% or more in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
-_CAUTION = 'Each saving stands by itself: two together save less than their sum. "up to" is a bound, and not compiled.'
+_CAUTION = 'Each saving is for one change; two changes together save less than the sum. "up to" is an upper bound, not compiled.'
 _COMPILES = " `memprof advise` with the name of a step compiles those changes that memprof can make itself."
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
@@ -51,7 +51,7 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     """Build the advice section of a report."""
     heading = Heading(text="What could be done", level=2, aside="what costs least first")
     if report.engine_figures is not None:
-        return (heading, Note(text="Advice is for programs of XLA, and this is an engine.", tone=Tone.MUTED))
+        return (heading, Note(text="Advice is for XLA's programs; this is an engine.", tone=Tone.MUTED))
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))

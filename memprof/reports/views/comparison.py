@@ -79,7 +79,7 @@ def comparison_document(
 def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[Block, ...]:
     return (
         comparison_facts(rows),
-        Heading(text=f"Footprint{_of_each(rows)}", level=2, aside="what the allocator must hold to run the step"),
+        Heading(text=f"Footprint{_of_each(rows)}", level=2, aside="the memory that the allocator must hold to run the step"),
         footprint_bars(rows),
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
@@ -233,7 +233,7 @@ def _evidence(row: ComparedRow, tone: Tone) -> Note:
 def _differences(comparison: ReportComparison) -> Note | None:
     if not comparison.differences:
         return None
-    text = f"The rows differ in more than their techniques. {'; '.join(comparison.differences)}."
+    text = f"The rows differ in other settings, too. {'; '.join(comparison.differences)}."
     return Note(tone=Tone.WARNING, text=text)
 
 

@@ -14,7 +14,7 @@ from memprof.reports.units import (
 )
 from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
 
-_BUDGET = "the memory pool, less what is to stay free"
+_BUDGET = "the memory pool, less the reserve"
 
 
 def fit_document(result: FitResult) -> Document:

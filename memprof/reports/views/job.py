@@ -54,7 +54,7 @@ def job_document(job: Job, *, top: int, report: Report | None = None, advice: Se
     if job.moment is not None:
         blocks += _moment(job.moment, top)
     if job.growth:
-        blocks += [Heading(text="What became more while nothing new was compiled", level=2), _growth(job.growth, top)]
+        blocks += [Heading(text="Growth while nothing new was compiled", level=2), _growth(job.growth, top)]
     if report is not None:
         blocks += _verdict(job.programs[0].name, report, advice)
     return Document(blocks=tuple(blocks))

@@ -222,7 +222,7 @@ def operation_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
         seconds = sum(cost.seconds for cost in rest)
         rows.append(_sum_row(aside_cell(more_label(len(rest))), seconds, total, num_steps))
     return (
-        Heading(text="Operations that take the most time", level=2, aside="a step, from the trace"),
+        Heading(text="Slowest operations", level=2, aside="a step, from the trace"),
         Table(
             columns=(
                 Column(title="operation", shorten=Shorten.MIDDLE, min_width=16),

@@ -120,7 +120,7 @@ def _beside(beside: BesideStep, top: int) -> tuple[Block, ...]:
 
 def _room(beside: BesideStep) -> Note:
     if beside.left_bytes is None:
-        return Note(text="The size of JAX's pool on this target is not known.", tone=Tone.MUTED)
+        return Note(text="The size of JAX's pool on this target is unknown.", tone=Tone.MUTED)
     fits = beside.footprint_bytes <= beside.left_bytes
     pool, left, step = map(format_bytes, (beside.pool_bytes or 0, max(0, beside.left_bytes), beside.footprint_bytes))
     answer = "fits" if fits else "does not fit"

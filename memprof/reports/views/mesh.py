@@ -25,10 +25,10 @@ def mesh_blocks(report: Report) -> tuple[Block, ...]:
         _table("role", shares_by_role(report), topology.num_devices),
     ]
     if axes := replicated_over(report):
-        found += [Heading(text="Arguments that all devices along an axis hold alike", level=2), _axes_table(axes)]
+        found += [Heading(text="Arguments that are replicated along an axis", level=2), _axes_table(axes)]
     if whole := largest_whole(report, top=_NUM_WHOLE):
         found += [
-            Heading(text="Largest arguments that each device holds whole", level=2),
+            Heading(text="Largest arguments that are replicated on all devices", level=2),
             _table("argument", whole, topology.num_devices),
         ]
     if report.collectives:

@@ -41,7 +41,7 @@ def later_sections(report: Report, *, depth: int, top: int) -> Mapping[str, Sequ
         top: the largest number of rows in a list.
     """
     sections: dict[str, Sequence[Block]] = {
-        "Categories": (_heading("Categories", "what the footprint is made of"), category_table(report.categories)),
+        "Categories": (_heading("Categories", "contents of the footprint"), category_table(report.categories)),
         "Measured": (*measured_blocks(report), *operation_blocks(report, top=top)),
         "Mesh": mesh_blocks(report),
         "Modules": (

@@ -77,7 +77,7 @@ def summary_document(
             header.memory_facts(report),
             *measured_blocks(report),
             *operation_blocks(report, top=top),
-            Heading(text="What the footprint is made of", level=2),
+            Heading(text="Contents of the footprint", level=2),
             category_table(report.categories),
             *mesh_blocks(report),
             *kernel_blocks(report.kernels, top=top),
@@ -228,7 +228,7 @@ def provenance(report: Report) -> Note:
     elif allocator.allocated_bytes is None:
         whose, measured = "what PyTorch's caching allocator recorded on the device", ""
     else:
-        whose, measured = "those of a traced step and of a model of PyTorch's caching allocator", _NOT_MEASURED
+        whose, measured = "those of a traced step, with a model of PyTorch's caching allocator", _NOT_MEASURED
     text = (
         f"Sizes, lifetimes and totals are {whose}. Category, module and phase are inferred by memprof's rules."
         f" {measured}"

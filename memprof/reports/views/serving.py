@@ -121,5 +121,5 @@ def _notes(plan: ServingPlan) -> tuple[Note, ...]:
     if copying:
         notes.append(Note(text=f"Copies of the cache cost tokens: see {', '.join(copying)}.", tone=Tone.WARNING))
     if plan.max_tokens == 0:
-        notes.append(Note(text="Weights and programs alone do not fit.", tone=Tone.BAD))
+        notes.append(Note(text="Weights and programs do not fit, even without a cache.", tone=Tone.BAD))
     return tuple(notes)

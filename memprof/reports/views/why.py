@@ -15,10 +15,10 @@ _MOST_USERS = 4
 _MOST_LINKS = 12
 _WORTH_A_WARNING = 0.02  # share of the footprint, as for advice
 _BY_REASON = {
-    Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is taken for the whole step",
-    Reason.ANY_ORDER: "in any order of the operations it is live here",
-    Reason.WAITING: "only because of the order: what has yet to read it does not depend on what runs at the peak",
-    Reason.EARLY: "only because of the order: what runs at the peak does not depend on it, it could be made after",
+    Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is held for the whole step",
+    Reason.ANY_ORDER: "live here in every order of the operations",
+    Reason.WAITING: "only because of the order: its remaining readers do not depend on the operation at the peak",
+    Reason.EARLY: "only because of the order: the operation at the peak does not depend on it, so it could be made later",
 }
 
 
@@ -95,7 +95,7 @@ def order_note(report: Report, schedule: Schedule) -> Note:
         f"Due to order alone: {format_bytes(least_bytes)} to {format_bytes(most_bytes)}"
         f" ({format_share(least_bytes, report.live_peak_bytes)} to {format_share(most_bytes, report.live_peak_bytes)})."
         if most_bytes
-        else "No order of the same operations holds less at its peak."
+        else "No order of the same operations has a lower peak."
     )
     tone = Tone.WARNING if least_bytes > _WORTH_A_WARNING * report.footprint_bytes else Tone.MUTED
     return Note(text=text, tone=tone)

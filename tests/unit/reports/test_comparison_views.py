@@ -226,7 +226,7 @@ def test_evidence_comes_flagged_rows_first() -> None:
     assert [(note.tone, note.text) for note in notes[5:]] == [
         (
             Tone.WARNING,
-            "The rows differ in more than their techniques. target: rtx-a5000, small-8gb; device: NVIDIA RTX A5000, "
+            "The rows differ in other settings, too. target: rtx-a5000, small-8gb; device: NVIDIA RTX A5000, "
             "a card of 8 GiB; jax: 0.10.2, 0.12.0; jaxlib: 0.10.2, 0.12.0; "
             "XLA_FLAGS: --xla_gpu_enable_triton_gemm=false, none.",
         ),

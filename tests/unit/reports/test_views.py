@@ -44,7 +44,7 @@ def test_the_summary_says_everything_once() -> None:
     assert _headings(document) == [
         "transformer donate",
         "Memory",
-        "What the footprint is made of",
+        "Contents of the footprint",
         "Live bytes over program order",
         "By module",
         "Largest buffers at the peak",
@@ -55,7 +55,7 @@ def test_the_summary_says_everything_once() -> None:
 
 def test_the_summary_of_nothing_leaves_out_what_would_be_empty() -> None:
     document = summary_document(reports_data.empty(), depth=2, top=10)
-    assert _headings(document) == ["tiny baseline", "Memory", "What the footprint is made of", "Notes"]
+    assert _headings(document) == ["tiny baseline", "Memory", "Contents of the footprint", "Notes"]
 
 
 def test_the_header_says_when_the_plan_was_in_the_cache() -> None:

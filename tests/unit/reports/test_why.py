@@ -36,7 +36,7 @@ def test_what_waits_is_shown_with_what_it_waits_for_and_since_when_that_could_ru
     text = _shown("waits")
     assert "position 6" in text  # of `late`
     assert "all that it needs after position 2" in text
-    assert "only because of the order: what has yet to read it does not depend on what runs at the peak" in text
+    assert "only because of the order: its remaining readers do not depend on the operation at the peak" in text
     assert "Due to order alone: 400 B to 404 B" in text
 
 

@@ -1,4 +1,4 @@
-"""Copies that only change a layout, in programs by hand: which they are, and who made and who reads their arrays."""
+"""Copies that only change the layout, in programs by hand: which they are, and who made and who reads their arrays."""
 
 from __future__ import annotations
 
