@@ -151,7 +151,7 @@ class MemoryGraph:
         return needs
 
     def _lift(self, number: int, other: int, needs: dict[int, set[int]]) -> None:
-        """Record that one step follows another, as a dependency of their ancestors in the same computation."""
+        """Record that one step follows another, between their enclosing operations in the same computation."""
         number, other = self._ends.get(number, number), self._ends.get(other, other)
         while self.steps[number].within != self.steps[other].within:
             if self.steps[number].within > self.steps[other].within:
