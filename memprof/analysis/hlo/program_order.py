@@ -63,7 +63,7 @@ class ProgramOrder:
         return tuple(positions)
 
     def num_before(self, phases: frozenset[Phase], phase_of: Callable[[Instruction], Phase]) -> tuple[int, ...]:
-        """Return, for each position and the end, the number of instructions before it that work in one of the phases."""
+        """Return, for each position and the end, how many instructions before it do work in one of the phases."""
         works = (i.opcode not in _NO_WORK and phase_of(i) in phases for i in self.instructions)
         return (0, *accumulate(works))
 

@@ -41,7 +41,7 @@ class Category(StrEnum):
 
     Attributes:
         letter: its letter in every report, so that colour is never the only signal.
-        color: its color in charts; see `reports/palette.py` on the hues.
+        color: its colour in charts; see `reports/palette.py` on the hues.
         column: its column in comparisons; the last column is `other`.
         is_fixed: whether its size is independent of the batch size.
         meaning: a short description, for legends.
