@@ -108,15 +108,15 @@ class _Modules:
         self._names = {name for keys in self._known for name in keys}
 
     def of_argument(self, path: str) -> str:
-        """The module that owns a parameter."""
+        """Return the module that owns a parameter."""
         return "/".join(self._within(_keys(path))[:-1])
 
     def leaf_name(self, path: str) -> str:
-        """The name of a parameter within its module."""
+        """Return the name of a parameter within its module."""
         return _keys(path)[-1]
 
     def of_node(self, name: str) -> str:
-        """The module that an ONNX node belongs to, by its name: `Transformer/layers_0/mlp/MatMul.1`."""
+        """Return the module of an ONNX node from its name, like `Transformer/layers_0/mlp/MatMul.1`."""
         parts = [part for part in name.strip("/").replace(".", "/").split("/") if part]
         # The iterations of a loop over stacked layers are numbered: `layers_3` belongs to `layers`.
         scopes = tuple(part if part in self._names else re.sub(r"_\d+$", "", part) for part in parts)
@@ -127,7 +127,7 @@ class _Modules:
         return ""
 
     def of_nodes(self, names: Sequence[str]) -> str:
-        """The common module of all nodes of a layer."""
+        """Return the common module of all nodes of a layer."""
         paths = {path for path in map(self.of_node, names) if path}
         # A layer's own nodes are more specific than those around it.
         found = [path.split("/") for path in paths if not any(each.startswith(f"{path}/") for each in paths)]

@@ -33,11 +33,11 @@ class DottedPaths:
     """The modules of parameters with PyTorch's paths: `layers.0.mlp.weight`."""
 
     def of_argument(self, path: str) -> str:
-        """The module that owns a parameter: `layers/0/mlp`."""
+        """Return the module that owns a parameter: `layers/0/mlp`."""
         return path.rpartition(".")[0].replace(".", "/")
 
     def leaf_name(self, path: str) -> str:
-        """The name of a parameter within its module: `weight`."""
+        """Return the name of a parameter within its module: `weight`."""
         return path.rpartition(".")[2]
 
 

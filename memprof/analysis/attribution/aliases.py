@@ -82,11 +82,11 @@ class AliasSets:
         self.in_memory = frozenset([self._group[position] for _, position in lying])
 
     def of(self, position: int) -> int:
-        """The group of a position."""
+        """Return the group of a position."""
         return self._group[position]
 
     def of_instruction(self, instruction: Instruction) -> tuple[int, ...]:
-        """The groups of the leaves of an instruction's result."""
+        """Return the groups of the leaves of an instruction's result."""
         first = instruction.first_position
         return self._group[first : first + len(instruction.shape.leaves)]
 

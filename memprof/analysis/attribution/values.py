@@ -41,7 +41,7 @@ class Value(Struct, frozen=True, kw_only=True):
         padding_bytes: its memory beyond its elements, in bytes.
         padded: its dimensions after padding to whole tiles; empty without padding.
         group: see `aliases.py`; -1 if it is not an array.
-        dies_in_forward: it dies before the backward pass, which can use only a copy of it.
+        dies_in_forward: no operation of the backward pass runs while it is live, so that pass can use only a copy.
         is_past_differentiation: its operation has no mark of differentiation, but its inputs have one.
     """
 

@@ -75,7 +75,7 @@ class Shape:
     child_starts: tuple[int, ...] | None
 
     def child(self, index: int) -> range:
-        """The leaves of the tuple's element `index`."""
+        """Return the leaves of the tuple's element `index`."""
         assert self.child_starts is not None
         return range(self.child_starts[index], self.child_starts[index + 1])
 

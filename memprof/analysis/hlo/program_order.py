@@ -51,7 +51,7 @@ class ProgramOrder:
     def last_positions(self, trace: HeapTrace) -> tuple[int, ...]:
         """Return, for each event of a trace and its end, the last position at which the freed value can still be read.
 
-        A trace lists a FREE just before the next ALLOC, even if the last read was earlier.
+        A trace lists a FREE before the next allocation; the last read can be at any position in between.
         """
         positions = list(self.event_positions(trace))
         following = self.length
@@ -63,7 +63,7 @@ class ProgramOrder:
         return tuple(positions)
 
     def num_before(self, phases: frozenset[Phase], phase_of: Callable[[Instruction], Phase]) -> tuple[int, ...]:
-        """Return, for each position and the end, the number of working instructions of the phases before it."""
+        """Return, for each position and the end, how many instructions before it do work in one of the phases."""
         works = (i.opcode not in _NO_WORK and phase_of(i) in phases for i in self.instructions)
         return (0, *accumulate(works))
 

@@ -1,1 +1,1 @@
-"""What goes in and what comes out, as records: captures with what was measured, reports, and the words of both."""
+"""The records of inputs and outputs: captures with measurements, reports, and the terms of both."""

@@ -1,10 +1,10 @@
-"""The capture: everything that memprof keeps of one compiled step.
+"""The capture: all data that memprof stores about one compiled step.
 
-A capture is made where JAX is (room `sources`) and read where it need not be: the optimized program with its buffer
-assignment, the compiler's own totals, and what the arguments are for. Every report is made from it alone.
+Making a capture needs JAX (room `sources`); reading one does not. It holds the optimized program with its buffer
+assignment, the compiler's own totals, and the roles of the arguments. Every report is made from the capture alone.
 
-The types of the fields say what is accepted of a file (`untrusted.py`): `Bytes` is a whole number of bytes of up to 62
-bits, `Text` a string that is not long.
+The types of the fields define the values that are accepted from a file (`untrusted.py`): `Bytes` is a whole number of
+bytes with up to 62 bits, `Text` a short string.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.trace import Trace
 from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
 
-# One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
+# One step of the largest runs has more operations than 64 bits can count, so the type has no upper bound.
 MAX_OPERATIONS = 10**30
 Operations = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Speed = Annotated[float, Meta(ge=1, le=1e30)]
-# The text of lines, by file and number.
+# The text of source lines, by file and line number.
 SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """How many devices a step is compiled for, and on how many hosts and slices: one device is a topology of one.
+    """The devices, hosts and slices for which a step is compiled. A single device is a topology too.
 
     Attributes:
-        axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
-        chips: the chips of a TPU slice along each of its dimensions; empty where the number of devices decides.
+        axes: the mesh of the devices: the size of each axis by its name, in the mesh's order; empty for one device.
+        chips: the number of chips along each dimension of a TPU slice; empty if `num_devices` determines it.
     """
 
     num_devices: _Positive = 1
@@ -56,11 +56,11 @@ class Speeds:
     """The peaks of a device, from its catalogue entry.
 
     Attributes:
-        operations_per_second: of dense matrix products, by the dtype of the products: `f64`, `f32`, `tf32`, `bf16`,
-            `f16`, `f8`, `s8`. A dtype that the device has no units for is missing.
-        memory_bytes_per_second: of its own memory.
-        link_bytes_per_second: to other devices of the host, in one direction.
-        host_bytes_per_second: to the host, in one direction.
+        operations_per_second: the rate of dense matrix products, by the dtype of the products: `f64`, `f32`, `tf32`,
+            `bf16`, `f16`, `f8`, `s8`. A dtype without units on the device is missing.
+        memory_bytes_per_second: the bandwidth of its own memory.
+        link_bytes_per_second: the bandwidth to other devices of the host, in one direction.
+        host_bytes_per_second: the bandwidth to the host, in one direction.
     """
 
     operations_per_second: Mapping[Text, _Speed]
@@ -71,24 +71,23 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a step is compiled for: resolved from what the user wrote, carried to the compiler, kept in the capture.
+    """The device for which a step is compiled: resolved from the user's input, passed to the compiler, and captured.
 
     Attributes:
         name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
         description: the vendor's name of the kind of device.
-        platform: XLA's platform: `cuda`, `tpu` or `cpu`; empty of the local device until JAX has looked.
-        memory_bytes: of one device, or None where there is no fixed amount (the host).
-        reserved_bytes: the part of it that the device's runtime keeps from programs.
+        platform: XLA's platform: `cuda`, `tpu` or `cpu`; empty for the local device until JAX has detected it.
+        memory_bytes: the memory of one device; None if there is no fixed amount (the host).
+        reserved_bytes: the part of it that the device's runtime reserves.
         chip_bytes: the memory on the chip itself, by the name of its memory space: `vmem`, `smem`.
-        kernel_vmem_bytes: the VMEM that one kernel can use if it asks for no other limit; 0 if that is unknown.
-        compute_capability: for example `9.0`; None where there is none.
-        reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
-        topology: how many of the device.
-        compiler_config: of devices that need not be there what their compiler wants to know of them: the text of XLA's
-            `GpuTargetConfigProto`, or libtpu's name of the chip; else empty. A capture, which holds the program that
-            came of it, is written without it.
-        file: the exported file that the configuration was read from, if any; not in captures either.
-        speeds: the peaks of one device; None where they are not known.
+        kernel_vmem_bytes: the VMEM that one kernel can use if it sets no other limit; 0 if unknown.
+        compute_capability: for example `9.0`; None if the device has none.
+        reason: why this target was chosen, in words for the report (`asked for`, `no accelerator here, ...`).
+        topology: the number of devices and their arrangement.
+        compiler_config: the compiler's description of absent devices: the text of XLA's `GpuTargetConfigProto`, or
+            libtpu's name of the chip; otherwise empty. Captures omit it, because they hold the compiled program.
+        file: the exported file of the configuration, if any; captures omit it too.
+        speeds: the peaks of one device; None if they are unknown.
     """
 
     name: Text
@@ -107,39 +106,39 @@ class Target:
 
     @property
     def is_deviceless(self) -> bool:
-        """Whether the devices need not be there, so that a step is compiled for them and never run."""
+        """Whether the devices may be absent: a step is compiled for them but never run."""
         return bool(self.compiler_config)
 
     @property
     def usable_bytes(self) -> int | None:
-        """The memory that programs can have; None where there is no fixed amount."""
+        """The memory available to programs; None if there is no fixed amount."""
         return None if self.memory_bytes is None else max(self.memory_bytes - self.reserved_bytes, 0)
 
     def with_memory(self, memory_bytes: int) -> Target:
-        """The same with another amount of memory, all of it for programs."""
+        """Return the same target with another amount of memory, all of it available to programs."""
         return replace(self, memory_bytes=memory_bytes, reserved_bytes=0)
 
     def with_less(self, kept_bytes: int) -> Target:
-        """The same of which some memory stays free."""
+        """Return the same target with less memory, because some must stay free."""
         return self if self.memory_bytes is None else replace(self, memory_bytes=self.memory_bytes - kept_bytes)
 
     @property
     def cuda_capability(self) -> tuple[int, int] | None:
-        """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
+        """The compute capability as numbers; None if there is none, or if the text is not a CUDA compute capability."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.compute_capability or "")
         return (int(found[1]), int(found[2])) if found and family_of(self.platform).has_cuda else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """The versions that made a capture (None: not installed), and what was set that changes the program.
+    """The versions that made a capture (None if not installed), and the settings that change the program.
 
     Attributes:
-        jax, jaxlib: empty where another framework made the step.
-        libtpu: of a TPU's compiler, where that made the step.
-        torch: PyTorch's version where it made the step, else None.
-        tensorrt: of the builder, where that made an engine.
-        jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
+        jax, jaxlib: empty if another framework made the step.
+        libtpu: the version of the TPU compiler, if it compiled the step.
+        torch: PyTorch's version if it made the step, else None.
+        tensorrt: the version of the builder, if it made an engine.
+        jax_settings: JAX settings that change programs and differ from their defaults, by name.
     """
 
     memprof: Text
@@ -157,20 +156,20 @@ class Toolchain:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The same as texts: `jax_enable_x64=True`."""
+        """The JAX settings as texts: `jax_enable_x64=True`."""
         return tuple(f"{name}={value}" for name, value in self.jax_settings.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerTotals:
-    """What `compiled.memory_analysis()` reports, in bytes, and its time. Never mixed with what memprof infers.
+    """The report of `compiled.memory_analysis()` in bytes, and the compiler's time; never mixed with memprof's results.
 
     Attributes:
-        peak_memory_bytes: None on CPU, where XLA leaves the temporaries out of it.
-        is_complete: whether the program was compiled to the end; else these are the totals of its plan, in which all
-            of them are decided.
+        peak_memory_bytes: None on CPU, where XLA's peak excludes the temporaries.
+        is_complete: whether the program was compiled completely. Otherwise these are the totals of its plan, which
+            determines all of them.
         optimal_seconds: `compiled.cost_analysis()["optimal_seconds"]`, the compiler's estimate of the time of a step;
-            None of a plan, and where the compiler gives none.
+            None for a plan, and if the compiler gives no estimate.
     """
 
     argument_bytes: Bytes
@@ -183,7 +182,7 @@ class CompilerTotals:
     optimal_seconds: Seconds | None = None
 
 
-# Of a step that is traced and not compiled.
+# For a step that is traced but not compiled.
 NO_COMPILER = CompilerTotals(
     argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
 )
@@ -191,13 +190,13 @@ NO_COMPILER = CompilerTotals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTotals:
-    """What the replay of the heap traces came to where the capture was made: every analysis must come to the same.
+    """The totals of the heap traces' replay when the capture was made; every analysis must reproduce them.
 
     Attributes:
-        footprint_bytes: of all allocations of device memory.
-        peak_bytes: of all traces together, each at its own highest.
-        num_events: of all traces together.
-        byte_events: the bytes of every stretch of time in which memory is taken, times its number of events.
+        footprint_bytes: the size of all allocations of device memory.
+        peak_bytes: the sum of the peaks of all traces.
+        num_events: the number of events of all traces.
+        byte_events: the sum over all live ranges of bytes times duration in events.
     """
 
     footprint_bytes: Bytes
@@ -212,12 +211,12 @@ class ArgumentLeaf:
 
     Attributes:
         path: its path in the argument tree, as JAX writes it: `state.params['Dense_0']['kernel']`.
-        shape, size_bytes: of the whole array, however many devices share it.
+        shape, size_bytes: those of the whole array, even if it is sharded.
         dtype: JAX's name: `float32`, `bfloat16`, `int32`, `key<fry>`.
-        parameter_number: its number in the compiled program; None where jit dropped it because the step never uses it.
-        position: the number of the step's positional argument that it belongs to; None for keyword arguments.
-        mesh_axes: the axes of the mesh that its sharding divides it over; None where there is no mesh, or the step
-            leaves it to XLA.
+        parameter_number: its number in the compiled program; None if jit dropped it because the step never uses it.
+        position: the number of the step's positional argument that contains it; None for keyword arguments.
+        mesh_axes: the mesh axes over which it is sharded; None if there is no mesh, or if the step leaves the sharding
+            to XLA.
     """
 
     path: Text
@@ -236,17 +235,17 @@ class ArgumentLeaf:
 
     @property
     def has_sane_size(self) -> bool:
-        """Whether an array of that shape can be; what a file says need not be."""
+        """Whether an array of this shape is possible. A file may contain an impossible shape."""
         return self.num_elements <= MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Wall-clock seconds that the compiler took, on the machine that made the capture.
+    """Wall-clock seconds of the compiler on the machine that made the capture.
 
     Attributes:
-        compile_seconds: until the plan was there, or the program; 0 where the plan was in the cache.
-        cached_compile_seconds: what the compile took that made a plan from the cache; None: it was compiled now.
+        compile_seconds: the time until the plan or the program was ready; 0 if the plan was cached.
+        cached_compile_seconds: the time of the original compile of a cached plan; None if it was compiled now.
     """
 
     lower_seconds: Seconds
@@ -256,12 +255,12 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFolders:
-    """Where code lay on the machine that made a capture, as absolute paths.
+    """The code folders of the machine that made a capture, as absolute paths.
 
     Attributes:
-        user: the folder that the user worked in, and the folder of the script.
-        standard_library: where Python's own modules are.
-        cells: by the file name that IPython gave to a cell of a notebook, its name in a traceback: `Cell In[3]`.
+        user: the user's working folder, and the folder of the script.
+        standard_library: the folders of Python's own modules.
+        cells: the names of notebook cells in tracebacks (`Cell In[3]`), by IPython's file names of the cells.
     """
 
     user: tuple[Words, ...] = ()
@@ -274,30 +273,30 @@ class Capture:
     """One compiled step. See the module's docstring.
 
     Attributes:
-        label: what the reports call it: `transformer bf16+scan`.
-        flops, recomputed_flops: floating-point operations of the matrix products and convolutions of one step, counted
-            in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
-        flops_by_scope: the same by the scopes of JAX around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
+        label: its name in reports: `transformer bf16+scan`.
+        flops, recomputed_flops: FLOPs of the matrix products and convolutions of one step, counted in the traced
+            program; `recomputed_flops` is the part that rematerialisation repeats.
+        flops_by_scope: FLOPs by JAX's scopes around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
         doubts: sentences about arguments whose role had to be guessed.
-        fenced_values: the values at the step's optimization barriers: the source lines that made them by the end of
+        fenced_values: the values at the step's optimization barriers: the source lines that made them, by the end of
             the op name. Empty for an imported dump.
-        partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
-        refusal: the compiler's sentence where it refused the program, which does not fit the device.
-        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment; empty of an engine or a
+        partitioner_messages: the messages of XLA's partitioner on stderr, without log prefixes.
+        refusal: the compiler's message if it rejected the program because it does not fit the device.
+        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment; empty for an engine or a
             trace.
-        engine: what an inference engine's builder says, in place of XLA's program; else None.
-        trace: of a step that has no compiled program; else None.
-        proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
-            its own, or it was not compiled so.
-        measured: what was measured when the step ran; None where it did not.
-        replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
-        replay_without_limit: the same of `proto_without_limit`.
-        source_lines: the text of the source lines that the program names and of those around them, by file and number.
-        kernels: the Pallas kernels of a program for a TPU, without those of SparseCores.
-        file: where the capture was read from, for messages; None where it was made in this process.
-        request: a digest of what a command of several rows asked for; empty for any other command.
-        folders: where the user's code lay; None in captures that do not tell.
-        pool: the settings of JAX's allocator where the step was compiled.
+        engine: the description from an inference engine's builder, instead of XLA's program; else None.
+        trace: the trace of a step without a compiled program; else None.
+        proto_without_limit: the same program, compiled without a memory limit; empty if XLA recomputes no values by
+            itself, or if this program was not compiled.
+        measured: the measurements of a run of the step; None if it did not run.
+        replay: the totals of the replay when the step was compiled; None in a capture without a compiler.
+        replay_without_limit: the totals of the replay of `proto_without_limit`.
+        source_lines: the text of the source lines in the program and of the lines around them, by file and number.
+        kernels: the Pallas kernels of a program for a TPU, except SparseCore kernels.
+        file: the file of the capture, for messages; None if the capture was made in this process.
+        request: a digest of the request of a command with several rows; empty for any other command.
+        folders: the folders of the user's code; None in captures that do not record them.
+        pool: the settings of JAX's allocator on the machine that compiled the step.
     """
 
     label: Text
@@ -332,5 +331,5 @@ class Capture:
 
     @property
     def num_params(self) -> int:
-        """The number of parameters, frozen ones too (elements, not bytes)."""
+        """The number of parameters, including frozen ones (elements, not bytes)."""
         return sum(leaf.num_elements for leaf in self.arguments if leaf.role is Role.PARAMS)

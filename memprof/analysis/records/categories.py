@@ -1,7 +1,7 @@
-"""The words of a report: roles of arguments, phases of a training step, and the categories of device memory.
+"""The terms of a report: roles of arguments, phases of a training step, and categories of device memory.
 
-Every byte of the footprint belongs to exactly one category. The order of the members is the order in which the
-reports list them where they do not sort by size.
+Every byte of the footprint belongs to exactly one category. Reports that do not sort by size list the members in this
+order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Role(StrEnum):
-    """What an argument of the step is for. The values are the category that the argument's bytes belong to."""
+    """The role of an argument of the step. Each value is also the category of the argument's bytes."""
 
     PARAMS = "params"
     OPTIMIZER_STATE = "optimizer_state"
@@ -34,16 +34,17 @@ class Phase(StrEnum):
 
 
 class Category(StrEnum):
-    """What a buffer is, decided by where its value comes from and where it is used.
+    """The category of a buffer, determined by the origin and the uses of its value.
 
-    The table of all that differs between categories: a new one is a row here, and a rule of attribution that claims it.
+    This table holds all differences between categories. A new category needs a row here, and an attribution rule that
+    claims it.
 
     Attributes:
-        letter: its sign in every report, so that colour is never the only one.
-        color: of its parts in charts; see `reports/palette.py` on the hues.
-        column: the column of a comparison that it is counted in; the last column is `other`.
-        is_fixed: whether it keeps its size if the batch grows.
-        meaning: what it is in a few words, for legends.
+        letter: its letter in every report, so that colour is never the only signal.
+        color: its colour in charts; see `reports/palette.py` on the hues.
+        column: its column in comparisons; the last column is `other`.
+        is_fixed: whether its size is independent of the batch size.
+        meaning: a short description, for legends.
     """
 
     letter: str

@@ -1,4 +1,4 @@
-"""What the backward pass of a block needs, what it takes to compute it or to keep it, and what is kept."""
+"""Checkpointing of blocks: the values that the backward pass needs, the costs of saving and recomputing, the choice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ class Signature(NamedTuple):
     """An operation as a checkpoint policy sees it.
 
     Attributes:
-        inputs: shape and dtype of each.
-        dimension_numbers: of a matrix product or a convolution, as text; `None` as text for other primitives.
+        inputs: the shape and dtype of each input.
+        dimension_numbers: the dimension numbers of a matrix product or a convolution, as text; the text `None` for
+            other primitives.
     """
 
     primitive: str
@@ -24,10 +25,10 @@ class Operation:
     """One operation of the forward pass of a block.
 
     Attributes:
-        inputs: the operations of the block whose results it reads, by number; the block's own arguments are not there.
-        size_bytes: of its results.
-        seconds: to compute them again, at the peaks of the target.
-        is_needed: the backward pass reads a result.
+        inputs: the operations of the block whose results it reads, by number, without the block's own arguments.
+        size_bytes: the size of its results.
+        seconds: the time to recompute them, at the peaks of the target.
+        is_needed: whether the backward pass reads a result.
     """
 
     signature: Signature
@@ -42,8 +43,8 @@ class Block:
     """A part of a step under a checkpoint: a layer, or the body of a scan.
 
     Attributes:
-        operations: those that the backward pass needs or that such a one is made of, makers before users.
-        count: how often the block runs in a step.
+        operations: the operations that the backward pass needs, and their inputs; makers before users.
+        count: the number of runs of the block in a step.
     """
 
     operations: tuple[Operation, ...]
@@ -52,12 +53,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """The operations of each block whose results are kept for the backward pass. The others are computed again.
+    """The operations of each block whose results are saved for the backward pass. The others are recomputed.
 
     Attributes:
-        kept: by the first blocks.
-        num_first: how many blocks these are; None: all.
-        kept_by_rest: by the blocks after them; None: these have no checkpoint.
+        kept: the operations saved by the first blocks.
+        num_first: the number of these blocks; None means all.
+        kept_by_rest: the operations saved by the remaining blocks; None if those have no checkpoint.
     """
 
     kept: frozenset[Signature]
@@ -65,5 +66,5 @@ class Checkpoints:
     kept_by_rest: frozenset[Signature] | None = None
 
     def kept_by(self, number: int) -> frozenset[Signature] | None:
-        """What the block with this number keeps; None: it has no checkpoint."""
+        """Return the operations that the block with this number saves; None if it has no checkpoint."""
         return self.kept if self.num_first is None or number < self.num_first else self.kept_by_rest

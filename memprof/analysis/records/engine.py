@@ -1,4 +1,4 @@
-"""An inference engine as its builder describes it: memory totals, and the layers with their tensors."""
+"""An inference engine as described by its builder: memory totals, and the layers with their tensors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class EngineTensor:
     """A tensor of an engine.
 
     Attributes:
-        shape: at the maximum of the optimization profile.
-        dtype: in XLA's words: `f32`, `bf16`, `s8`.
+        shape: its shape at the maximum of the optimization profile.
+        dtype: XLA's name: `f32`, `bf16`, `s8`.
     """
 
     name: Text
@@ -24,20 +24,20 @@ class EngineTensor:
 
     @property
     def has_sane_size(self) -> bool:
-        """Whether its elements have between 4 and 64 bits each; what a file says need not be so."""
+        """Whether its elements have between 4 and 64 bits each. A file may contain an impossible size."""
         num_elements = prod(self.shape)
         return num_elements <= 2 * self.size_bytes and self.size_bytes <= 8 * num_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayer:
-    """A layer, in the order in which the engine runs them.
+    """A layer of an engine.
 
     Attributes:
-        kind: the builder's word: `gemm`, `kgen`, `runtime_fusion`.
-        inputs, outputs: numbers of tensors in `Engine.tensors`; inputs and outputs of the engine are not among them.
-        constants: weights that it reads; numbers in `Engine.constants`.
-        nodes: names of the ONNX nodes that it is made of.
+        kind: the builder's name of its kind: `gemm`, `kgen`, `runtime_fusion`.
+        inputs, outputs: numbers of tensors in `Engine.tensors`, without inputs and outputs of the engine.
+        constants: the weights that it reads, as numbers in `Engine.constants`.
+        nodes: the names of its ONNX nodes.
     """
 
     name: Text
@@ -56,10 +56,11 @@ class Engine:
         builder, version: `tensorrt`, and the version of TensorRT for RTX.
         weights_bytes, activation_bytes, device_persistent_bytes, host_persistent_bytes: the builder's totals.
         scratch_bytes: the largest scratch memory of a layer, which is a part of `activation_bytes`.
-        inputs, outputs: of the engine.
-        tensors: values between layers; `constants`: weights as the layers read them.
+        inputs, outputs: the inputs and outputs of the engine.
+        tensors: the values between layers; `constants`: the weights as the layers read them.
+        layers: the layers in execution order.
         is_dynamic: whether shapes vary up to those of the profile. The layers are then those of a second engine, built
-            for the maximum alone.
+            only for the maximum.
     """
 
     builder: Text
@@ -79,11 +80,11 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
-    """What an engine holds. The first five are the compiler's and add up to the footprint; the last is inferred.
+    """The memory of an engine. The first five figures are the compiler's and add up to the footprint.
 
     Attributes:
         scratch_bytes: a part of `activation_bytes`.
-        replayed_bytes: the most that the tensors between layers hold at once, from the order of the layers.
+        replayed_bytes: the peak of the tensors between layers, inferred from the order of the layers.
     """
 
     weights_bytes: int
@@ -98,7 +99,7 @@ class EngineFigures:
 
 
 def fault_of(engine: Engine) -> str:
-    """The first contradiction in an engine that was read from a file, in words; empty if it has none."""
+    """Describe the first contradiction in an engine from a file; empty if it has none."""
     for layer in engine.layers:
         if any(number >= len(engine.tensors) for number in (*layer.inputs, *layer.outputs)):
             return "a layer has a tensor that does not exist"

@@ -1,4 +1,4 @@
-"""What an export came to. Neither JAX nor onnx is needed to read it."""
+"""The result of an export. Reading it needs neither JAX nor onnx."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
-    """What a written model holds.
+    """The contents of an exported model.
 
     Attributes:
-        weight_bytes: of its weights and constants.
+        weight_bytes: the size of its weights and constants.
     """
 
     num_nodes: int
@@ -24,8 +24,8 @@ class Agreement:
     """How close the model's results are to JAX's.
 
     Attributes:
-        engine: that ran the model.
-        difference: the largest one of any output, as a share of the output's largest value.
+        engine: the engine that ran the model.
+        difference: the largest difference in any output, relative to the output's largest value.
     """
 
     engine: str
@@ -40,7 +40,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A written model, and its comparison with JAX if one was made."""
+    """An exported model, and its comparison with JAX, if any."""
 
     model: ExportedModel
     agreement: Agreement | None

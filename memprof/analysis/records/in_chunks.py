@@ -1,4 +1,4 @@
-"""What of a differentiated function is computed in chunks."""
+"""The parts of a differentiated function that are computed in chunks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InChunks:
-    """The parts of a step that are computed one chunk of rows after another, and again in the backward pass.
+    """The parts of a step that are computed one chunk of rows at a time, and recomputed in the backward pass.
 
     Attributes:
-        loss: in how many chunks the logits and the loss that is made of them; 1: whole.
-        attention: in how many blocks of queries each attention; 1: whole.
+        loss: the number of chunks of the logits and their loss; 1 means whole.
+        attention: the number of query blocks of each attention; 1 means whole.
     """
 
     loss: int = 1

@@ -1,4 +1,4 @@
-"""What a Pallas kernel of a program for a TPU asks of the memories on the chip: VMEM, SMEM, and that of semaphores."""
+"""The on-chip memory of Pallas kernels in programs for a TPU: VMEM, SMEM and semaphores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memprof.untrusted import Bytes, Count, Dimensions, Text
 
 Kind = Literal["prefetch", "input", "output", "scratch"]
 
-# libtpu 0.0.42 to 0.0.50; the second is about a kernel's scratch memory, `sflag` about its semaphores.
+# libtpu 0.0.42 to 0.0.50. The second form concerns a kernel's scratch memory; `sflag` holds its semaphores.
 _ON_CHIP = re.compile(r"in memory space (vmem|smem|cmem|sflag)|^Allocation .* would exceed memory")
 
 
@@ -21,10 +21,10 @@ class KernelBuffer:
     """One reference of a kernel that lies in VMEM or SMEM.
 
     Attributes:
-        kind: `prefetch` is a scalar prefetch operand, in SMEM as a whole.
-        shape: of the block.
-        num_buffers: how many blocks are there at once: 2 if one is copied while the kernel works on the other.
-        size_bytes: of all of them, with padding; 0 if the whole array is in VMEM already, which XLA decides.
+        kind: `prefetch` is a scalar prefetch operand, which lies in SMEM as a whole.
+        shape: the shape of the block.
+        num_buffers: the number of blocks in memory: 2 if one is copied while the kernel works on the other.
+        size_bytes: the size of all blocks, with padding; 0 if XLA has placed the whole array in VMEM already.
     """
 
     kind: Kind
@@ -40,14 +40,15 @@ class Kernel:
 
     Attributes:
         instruction: XLA's name of the call.
-        buffers: in VMEM, inferred from the kernel's body and the layouts of its operands.
-        limit_bytes: of VMEM for one kernel: what the kernel asks for (`vmem_limit_bytes`), else the compiler's, but no
-            more than the chip has; None where it is unknown.
-        used_bytes: what the compiler reports, with its own temporaries; None of a plan: it is known once code is
-            generated.
-        smem_buffers: in SMEM, inferred likewise.
-        smem_limit_bytes: the SMEM of the chip; None where it is unknown.
-        num_semaphores: in a memory of their own, without those that the compiler adds to copy blocks.
+        buffers: the buffers in VMEM, inferred from the kernel's body and the layouts of its operands.
+        limit_bytes: the VMEM limit of one kernel: the kernel's own (`vmem_limit_bytes`), otherwise the compiler's, but
+            at most the VMEM of the chip; None if unknown.
+        used_bytes: the VMEM reported by the compiler, with its own temporaries; None for a plan, because it is known
+            only after code generation.
+        smem_buffers: the buffers in SMEM, inferred in the same way.
+        smem_limit_bytes: the SMEM of the chip; None if unknown.
+        num_semaphores: the number of semaphores, which have their own memory, without those that the compiler adds to
+            copy blocks.
     """
 
     instruction: Text
@@ -60,27 +61,27 @@ class Kernel:
 
     @property
     def asked_bytes(self) -> int:
-        """What its blocks and its scratch memory take of VMEM."""
+        """The VMEM of its blocks and its scratch memory."""
         return sum(buffer.size_bytes for buffer in self.buffers)
 
     @property
     def smem_bytes(self) -> int:
-        """What it asks of SMEM."""
+        """The SMEM that it requests."""
         return sum(buffer.size_bytes for buffer in self.smem_buffers)
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether it asks for more VMEM than its limit, before any temporaries of the compiler."""
+        """Whether it requests more VMEM than its limit, even without temporaries of the compiler."""
         return self.limit_bytes is not None and self.asked_bytes > self.limit_bytes
 
     @property
     def is_over_smem(self) -> bool:
-        """Whether it asks for more SMEM than the chip has."""
+        """Whether it requests more SMEM than the chip has."""
         return self.smem_limit_bytes is not None and self.smem_bytes > self.smem_limit_bytes
 
     @property
     def scratch_bytes(self) -> int:
-        """The part of VMEM that is scratch memory, which the compiler allocates first."""
+        """The VMEM of its scratch memory, which the compiler allocates first."""
         return sum(buffer.size_bytes for buffer in self.buffers if buffer.kind == "scratch")
 
 
@@ -91,8 +92,8 @@ class KernelCalls:
     Attributes:
         name: XLA's name of the calls without their number.
         kernel: the first call.
-        num_calls: in the program; those in a loop count once.
-        module, source: of the first call, as in `LiveBuffer`.
+        num_calls: the number of calls in the program; a call in a loop counts once.
+        module, source: those of the first call, as in `LiveBuffer`.
     """
 
     name: str
@@ -103,5 +104,5 @@ class KernelCalls:
 
 
 def is_about_chip(refusal: str) -> bool:
-    """Whether the compiler's sentence is about memory on the chip, not about HBM."""
+    """Whether the compiler's message concerns memory on the chip instead of HBM."""
     return _ON_CHIP.search(refusal) is not None

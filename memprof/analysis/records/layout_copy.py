@@ -1,4 +1,4 @@
-"""A copy that computes nothing: it writes an array again in another order."""
+"""A copy that computes nothing: it writes an array in another order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CopyKind = Literal["copy", "transpose", "reshape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """What makes the array that is copied, or reads the copy.
+    """The operation that makes the copied array, or that reads the copy.
 
     Attributes:
-        name: of the HLO instruction; empty where it is the result of the step.
-        op: JAX's name of the operation, or the path of an argument; empty where the program tells none.
+        name: the HLO instruction; empty for the result of the step.
+        op: JAX's name of the operation, or the path of an argument; empty if the program has none.
         source: `file.py:12`, as in `LiveBuffer`.
-        role: what it is in the program.
+        role: its role in the program.
     """
 
     name: str
@@ -29,22 +29,21 @@ class Neighbour:
 class LayoutCopy:
     """One operation of the compiled program that only changes the layout of an array.
 
-    XLA writes a layout as the dimensions in the order in which they are stored, neighbours first, and the tiles:
-    `{0,1:T(8,128)}`.
+    XLA writes a layout as the dimensions in storage order, contiguous first, and the tiles: `{0,1:T(8,128)}`.
 
     Attributes:
-        name: of the HLO instruction.
-        kind: `copy` changes the order or the tiles alone, `transpose` and `reshape` the dimensions too.
-        dtype, shape, layout: of the result; a layout is empty where the array is stored row by row, without tiles.
-        old_dtype, old_shape, old_layout: of the operand. The copy of a TPU may convert too.
-        size_bytes: of the result, with padding.
-        space: the memory that the result lies in: `hbm`, `vmem`.
-        num_runs: in a step.
-        is_at_least: it is in a loop of which the compiler does not know how often it runs: that counts once.
-        is_at_peak: the result is live at the peak of the device's memory.
-        op, module, source: of the copy itself, as in `LiveBuffer`.
+        name: the HLO instruction.
+        kind: `copy` changes only the order or the tiles; `transpose` and `reshape` change the dimensions too.
+        dtype, shape, layout: those of the result; the layout of an untiled array in row-major order is empty.
+        old_dtype, old_shape, old_layout: those of the operand. A copy on a TPU may convert too.
+        size_bytes: the size of the result, with padding.
+        space: the memory that holds the result: `hbm`, `vmem`.
+        num_runs: the number of runs in a step.
+        is_at_least: whether `num_runs` is a lower bound, because a loop of unknown trip count counts once.
+        is_at_peak: whether the result is live at the peak of the device's memory.
+        op, module, source: those of the copy itself, as in `LiveBuffer`.
         producer: the operation that makes the array in its old layout.
-        consumer: of the operations that read it in the new layout a matrix product, else the next one.
+        consumer: an operation that reads it in the new layout: a matrix product if there is one, else the next one.
     """
 
     name: str
@@ -68,5 +67,5 @@ class LayoutCopy:
 
     @property
     def step_bytes(self) -> int:
-        """What it writes in a step."""
+        """The bytes that it writes in a step."""
         return self.size_bytes * self.num_runs

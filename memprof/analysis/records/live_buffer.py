@@ -1,4 +1,4 @@
-"""A live buffer: what one value holds of memory, when, and all that is known of it."""
+"""A live buffer: the memory of one value, its live range, and all known facts about it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from memprof.analysis.records.categories import Category, Phase
 
-_CELL = re.compile(r"\bCell In\[(\d+)\](?::(\d+)\b)?")  # as IPython names the code of a cell
+_CELL = re.compile(r"\bCell In\[(\d+)\](?::(\d+)\b)?")  # IPython's name for the code of a cell
 
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One call of the Python stack that an operation was traced in.
+    """One call of the Python stack in which an operation was traced.
 
     Attributes:
-        file: of an installed package its path in the package (`flax/linen/linear.py`), of any other its full path.
-        function: its qualified name (`Attention.__call__`); empty where the program does not tell.
-        line: from 1.
-        is_own: it is the user's own code, and not a library's.
+        file: the path in the package for a file of an installed package (`flax/linen/linear.py`), else the full path.
+        function: its qualified name (`Attention.__call__`); empty if the program does not contain it.
+        line: the line number, from 1.
+        is_own: whether it is the user's own code instead of a library's.
     """
 
     file: str
@@ -30,29 +30,29 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBuffer:
-    """One stretch of time in which one value holds memory.
+    """One live range of one value in memory.
 
     Attributes:
         name: the HLO instruction that defines it.
-        shape_index: place in the result of that instruction: `()` for an array, `(1,)` for the second of a tuple.
-        shape, dtype: of the value; dtype in XLA's words (`bf16`, `f32`, `s32`).
-        module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
-        op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
-        source: `file.py:12` of the user's own code, empty where the program does not tell.
-        library: the line of a library beneath it that says most of what it does (`flax/linen/linear.py:271`), empty
-            where there is none.
-        rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
-        start, end: first and last position in program order at which the buffer is live (end inclusive).
-        offset: byte offset in the temp block; None for what lies outside it and has an indefinite lifetime.
-        at_peak: it is live at the peak.
-        padding_bytes: the part of its memory that holds no elements (see `hlo/tiling.py`).
-        padded: its shape with that padding; empty where it has none within its dimensions.
-        is_of_attention: it relates queries to keys within an attention (see `attribution/patterns.py`).
-        is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
-        is_stacked: a loop puts it together, a piece in each turn.
-        stack: the calls of the Python stack that it was traced in, outermost first; empty where the program tells none.
-        family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
-            for small ones (see `attribution/patterns.py`).
+        shape_index: its index in that instruction's result: `()` for an array, `(1,)` for the second of a tuple.
+        shape, dtype: those of the value; the dtype is XLA's name (`bf16`, `f32`, `s32`).
+        module: the path of its module (`layers_0/mlp`); empty at top level.
+        op: JAX's op name (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
+        source: `file.py:12` in the user's own code; empty if the program does not contain it.
+        library: the most informative line of a library beneath `source` (`flax/linen/linear.py:271`); empty if there is
+            none.
+        rule: the attribution rule that claimed it; `evidence` is the rule's reason in one sentence.
+        start, end: the first and last position in program order at which the buffer is live (inclusive).
+        offset: the byte offset in the temp block; None for a value outside it, which has an indefinite lifetime.
+        at_peak: whether it is live at the peak.
+        padding_bytes: the part of its memory without elements (see `hlo/tiling.py`).
+        padded: its shape with that padding; empty if its dimensions have no padding.
+        is_of_attention: whether it relates queries to keys in an attention (see `attribution/patterns.py`).
+        is_of_softmax: whether its exponentials are summed, or it is made from such an array element by element.
+        is_stacked: whether a loop fills it, one piece per iteration.
+        stack: the Python calls in which it was traced, outermost first; empty if the program does not contain them.
+        family: an equal number for arrays that are split together; 0 for small arrays and arrays that cannot be split
+            (see `attribution/patterns.py`).
     """
 
     size_bytes: int
@@ -82,15 +82,15 @@ class LiveBuffer:
 
     @property
     def is_temp(self) -> bool:
-        """Whether it lies in the temp block; what does not is live for the whole step."""
+        """Whether it lies in the temp block; other buffers are live for the whole step."""
         return self.offset is not None
 
 
 def array_type(dtype: str, shape: Iterable[int]) -> str:
-    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
+    """Return an array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 def shown_source(text: str) -> str:
-    """A source line, or a text with one, as people read it: of a notebook `cell 3, line 6`, in data `Cell In[3]:6`."""
+    """Rewrite a text with a source line for display: a notebook's `Cell In[3]:6` becomes `cell 3, line 6`."""
     return _CELL.sub(lambda match: f"cell {match[1]}" + (f", line {match[2]}" if match[2] else ""), text)

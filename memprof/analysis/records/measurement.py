@@ -1,8 +1,8 @@
-"""What was measured when a step ran: time, loss and memory. Never mixed with what the compiler reports.
+"""The measurements of a run: time, loss and memory. They are never mixed with the compiler's figures.
 
-Each source of a number has a record of its own, since they do not mean the same: XLA's allocator counts the bytes that
-it has given out (`PoolMemory`), the driver counts what the process holds on the card (`DriverMemory`), and on a CPU
-there is only the resident memory of the whole process (`ResidentMemory`), Python and the compiler included.
+Each source of a number has its own record, because the meanings differ: XLA's allocator counts the bytes that it has
+allocated (`PoolMemory`), the driver counts the memory of the process on the card (`DriverMemory`), and on a CPU only
+the resident memory of the whole process is available (`ResidentMemory`), which includes Python and the compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memprof.untrusted import Bytes, Count, Seconds, Text, Words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReading:
-    """XLA's allocator at one moment: bytes given out, and the most that there have been since the process began."""
+    """XLA's allocator at one moment: allocated bytes, and their maximum since the process started."""
 
     current_bytes: Bytes
     peak_bytes: Bytes
@@ -27,12 +27,12 @@ class PoolReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """XLA's allocator over a run, preallocation off.
+    """XLA's allocator over a run, without preallocation.
 
     Attributes:
-        before_steps: with the arguments of the first step in place.
-        pool_bytes: what the allocator itself held of the device after the run; None where it does not tell.
-        limit_bytes: the most that it may take; None where it does not tell.
+        before_steps: the reading with the arguments of the first step in memory.
+        pool_bytes: the device memory that the allocator itself held after the run; None if it does not report it.
+        limit_bytes: the limit of the allocator; None if it does not report it.
     """
 
     before_steps: PoolReading
@@ -43,19 +43,20 @@ class PoolMemory:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak of the steps; None where compiling or making the arguments took more, which hides it."""
+        """The peak of the steps; None if a higher peak of compiling or making the arguments hides it."""
         peak_bytes = self.after_all_steps.peak_bytes
         return peak_bytes if peak_bytes > self.before_steps.peak_bytes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMemory:
-    """What NVML says: the part of it outside XLA's pool is the CUDA context and the handles of libraries.
+    """NVML's figures. The part outside XLA's pool is the CUDA context and the handles of libraries.
 
     Attributes:
-        device_before_bytes: in use on the device, by anybody, before JAX took hold of it.
-        device_after_bytes: the same after the run, the arguments still in place.
-        process_bytes: in use by this process after the run; None where NVML does not know it (in a container, mostly).
+        device_before_bytes: memory in use on the device, by any process, before JAX initialized it.
+        device_after_bytes: memory in use on the device after the run, with the arguments still in memory.
+        process_bytes: memory in use by this process after the run; None if NVML does not know it (usually in a
+            container).
     """
 
     device_before_bytes: Bytes
@@ -68,10 +69,10 @@ class ResidentMemory:
     """The resident memory of the process that ran the step.
 
     Attributes:
-        before_steps_bytes: with the arguments of the first step in place.
-        argument_bytes: of these arguments, on all its devices.
-        peak_bytes: the most during the steps.
-        num_devices: on how many devices it ran the step.
+        before_steps_bytes: the resident memory with the arguments of the first step in memory.
+        argument_bytes: the size of these arguments, on all its devices.
+        peak_bytes: the maximum during the steps.
+        num_devices: the number of devices on which it ran the step.
     """
 
     before_steps_bytes: Bytes
@@ -81,23 +82,23 @@ class ResidentMemory:
 
     @property
     def growth_bytes(self) -> int:
-        """What the arguments and the steps took together.
+        """The memory of the arguments and the steps together.
 
-        The arguments count with their size, since the process also grows by whatever it takes to make them.
+        The arguments count with their size, because making them also takes memory of the process.
         """
         return self.peak_bytes - self.before_steps_bytes + self.argument_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """One of the devices that a sharded step ran on.
+    """One device in a run of a sharded step.
 
     Attributes:
         device: JAX's name of it: `cuda:3`.
-        process: the number of the process that it belongs to, in a job of several.
-        argument_bytes: what it held of the arguments of the first step.
-        pool: None where its platform does not count, as a CPU does not.
-        driver: None where NVML does not tell.
+        process: the number of its process, in a job of several processes.
+        argument_bytes: its share of the arguments of the first step.
+        pool: the allocator's figures; None if the platform has none, like a CPU.
+        driver: NVML's figures; None if NVML does not report them.
     """
 
     device: Text
@@ -108,19 +109,19 @@ class MeasuredDevice:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak of the steps; None where it is not known."""
+        """The peak of the steps; None if unknown."""
         return None if self.pool is None else self.pool.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """The end of a run that took more memory than there was.
+    """The end of a run that ran out of memory.
 
     Attributes:
-        doing: what it was at: `running step 1 of 22`.
-        asked_bytes: the size of the allocation that failed; None where the message does not tell.
-        in_use_bytes, limit_bytes: what the allocator had given out and may give out; None where it does not tell.
-        message: the first line of the runtime's own words.
+        doing: its activity at that moment: `running step 1 of 22`.
+        asked_bytes: the size of the allocation that failed; None if the message does not contain it.
+        in_use_bytes, limit_bytes: the allocator's allocated bytes and its limit; None if it does not report them.
+        message: the first line of the runtime's own message.
     """
 
     doing: Text
@@ -132,7 +133,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTime:
-    """The time that one operation of the compiled program took in all traced steps together."""
+    """The total time of one operation of the compiled program in all traced steps."""
 
     name: Words
     seconds: Seconds
@@ -141,23 +142,23 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One run of a step, over and over, in a process of its own.
+    """A run of many steps, in its own process.
 
     Attributes:
-        device: the vendor's name of it.
-        num_warmup_steps: steps before the clock counted.
-        step_seconds: of each step after the warm-up, from the call to the end of its results on the device. Making a
-            batch and putting it on the device are not in it.
-        losses: of all steps, those of the warm-up first; empty where the step has none.
-        num_examples, num_tokens: in one step; None where they are not known.
-        peak_flops_per_second: of all devices together, see `targets/nvidia/gpus.toml`; None where it is not known.
-        pool, driver, resident: of several devices those of the one with the highest peak, of several processes that of
-            the one that grew most.
-        devices: each of several, in the order of their processes; empty of one. After a run that ran out of memory,
-            those of `process` alone.
-        process: the number of the process that measured, in a job of several.
-        num_processes: of the job.
-        op_times: from a trace, those that took most first, of several devices their mean; empty where there was none.
+        device: the vendor's name of the device.
+        num_warmup_steps: the number of steps before timing began.
+        step_seconds: the time of each step after the warm-up, from the call until its results are ready on the device.
+            It excludes making a batch and copying it to the device.
+        losses: the losses of all steps, warm-up first; empty if the step has no loss.
+        num_examples, num_tokens: the number per step; None if unknown.
+        peak_flops_per_second: the peak of all devices together, see `targets/nvidia/gpus.toml`; None if unknown.
+        pool, driver, resident: the memory figures. For several devices, those of the device with the highest peak; for
+            several processes, those of the process that grew most.
+        devices: the figures of each of several devices, in the order of their processes; empty for one device. After a
+            run that ran out of memory, only the devices of `process`.
+        process: the number of the measuring process, in a job of several processes.
+        num_processes: the number of processes of the job.
+        op_times: the times from a trace, longest first, averaged over devices; empty without a trace.
     """
 
     device: Text
@@ -179,24 +180,25 @@ class Measurement:
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time of a step; None where none was timed."""
+        """The median time of a step; None if no step was timed."""
         return median(self.step_seconds) if self.step_seconds else None
 
     def percentile_seconds(self, percent: int) -> float:
-        """The time that `percent` of the timed steps did not exceed (nearest rank)."""
+        """Return a percentile of the step times (nearest rank)."""
         rank = math.ceil(percent / 100 * len(self.step_seconds))
         return sorted(self.step_seconds)[max(rank, 1) - 1]
 
     def per_second(self, count: int | None) -> float | None:
-        """A count of one step as a rate, at the median time; None where either is not known."""
+        """Convert a count per step to a rate per second at the median time; None if either is unknown."""
         seconds = self.median_seconds
         return None if count is None or not seconds else count / seconds
 
     def utilization(self, model_flops: int) -> float | None:
-        """MFU: the step's floating-point operations as a share of what the device could do in its time.
+        """Return the MFU: the step's FLOPs as a share of the FLOPs that the device could do in the same time.
 
         Args:
-            model_flops: of one step, without those that rematerialisation repeats (Chowdhery et al. 2022, appendix B).
+            model_flops: FLOPs of one step, without those that rematerialisation repeats (Chowdhery et al. 2022,
+                appendix B).
         """
         rate = self.per_second(model_flops)
         return None if rate is None or self.peak_flops_per_second is None else rate / self.peak_flops_per_second

@@ -1,4 +1,4 @@
-"""What was alive on the devices of a job at one moment, as `jax.profiler.save_device_memory_profile` wrote it."""
+"""The live allocations on a job's devices at one moment, from `jax.profiler.save_device_memory_profile`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memprof.analysis.records.live_buffer import StackFrame
 
 
 class Kind(StrEnum):
-    """What holds the memory."""
+    """The kind of owner of an allocation."""
 
     BUFFER = "buffer"
     EXECUTABLE = "executable"
@@ -17,11 +17,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """Allocations of one size that one stack made.
+    """Live allocations of one size and one Python stack.
 
     Attributes:
-        device: as JAX names it (`cuda:0`); empty for an executable.
-        size_bytes: of all of them.
+        device: JAX's name of the device (`cuda:0`); empty for an executable.
+        size_bytes: the total size.
         stack: the Python calls that made them, outermost first.
     """
 
@@ -33,7 +33,7 @@ class Alive:
 
     @property
     def each_bytes(self) -> int:
-        """The size of one of them."""
+        """The size of one allocation."""
         return self.size_bytes // self.count if self.count else 0
 
     @property
@@ -44,30 +44,30 @@ class Alive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile:
-    """All that was alive.
+    """All live allocations.
 
     Attributes:
-        name: of the file.
-        alive: in the order of the file.
+        name: the name of the file.
+        alive: the allocations in the order of the file.
     """
 
     name: str
     alive: tuple[Alive, ...]
 
     def size_of(self, kind: Kind, device: str | None = None) -> int:
-        """The bytes of a kind, on all devices or on one."""
+        """Return the bytes of a kind, on all devices or on one."""
         return sum(each.size_bytes for each in self.of(kind, device))
 
     def count_of(self, kind: Kind, device: str | None = None) -> int:
-        """The number of allocations of a kind, likewise."""
+        """Return the number of allocations of a kind, on all devices or on one."""
         return sum(each.count for each in self.of(kind, device))
 
     def of(self, kind: Kind, device: str | None = None) -> tuple[Alive, ...]:
-        """What is of a kind, likewise."""
+        """Return the allocations of a kind, on all devices or on one."""
         return tuple(each for each in self.alive if each.kind is kind and device in (None, each.device))
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Those that hold buffers, the fullest first."""
+        """The devices that hold buffers, largest total first."""
         names = {each.device for each in self.of(Kind.BUFFER)}
         return tuple(sorted(names, key=lambda name: (-self.size_of(Kind.BUFFER, name), name)))

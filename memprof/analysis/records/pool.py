@@ -1,7 +1,7 @@
-"""The memory pool of a device's allocator: its settings, the pieces that a step takes of it, and whether they fit.
+"""The memory pool of a device's allocator: its settings, the allocations of a step, and whether they fit.
 
-JAX's allocator takes a share of a GPU's memory when it starts, and every array and temp block lies in that pool. So the
-pool decides whether a step fits, not the card's whole memory (docs/verdict.md).
+JAX's allocator reserves a share of a GPU's memory when it starts, and every array and temp block lies in that pool. So
+the pool determines whether a step fits, not the card's whole memory (docs/verdict.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_MEM_FRACTION = 1000.0  # with unified memory a pool may be larger than the 
 
 
 class Allocator(StrEnum):
-    """The values of XLA_PYTHON_CLIENT_ALLOCATOR; `default` is `bfc`."""
+    """The values of XLA_PYTHON_CLIENT_ALLOCATOR; `default` means `bfc`."""
 
     BFC = "bfc"
     PLATFORM = "platform"
@@ -35,19 +35,19 @@ class Allocator(StrEnum):
 
     @property
     def has_pieces(self) -> bool:
-        """Whether free memory in several places cannot serve one request: the others map pages, or ask the driver."""
+        """Whether one request needs contiguous free memory; other allocators map pages, or ask the driver."""
         return self is Allocator.BFC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """What decides how large JAX's pool is.
+    """The settings that determine the size of JAX's pool.
 
     Attributes:
-        mem_fraction: its share of the card's memory; None: JAX's default.
-        preallocate: whether the pool is taken at once, as one piece; else it grows, up to the same limit.
-        unified_memory: whether the pool may reach into the host's memory (TF_FORCE_UNIFIED_MEMORY).
-        origin: what set the fraction, as the user wrote it: `XLA_CLIENT_MEM_FRACTION=.9`, `--pool 0.9`.
+        mem_fraction: its share of the card's memory; None means JAX's default.
+        preallocate: whether the pool is allocated at once, as one piece. Otherwise it grows, up to the same limit.
+        unified_memory: whether the pool may extend into the host's memory (TF_FORCE_UNIFIED_MEMORY).
+        origin: the setting of the fraction, as the user wrote it: `XLA_CLIENT_MEM_FRACTION=.9`, `--pool 0.9`.
     """
 
     allocator: Allocator = Allocator.BFC
@@ -58,20 +58,20 @@ class PoolSettings:
 
     @property
     def fraction(self) -> Fraction:
-        """The share of the card, as the decimal number that was written."""
+        """The share of the card, as exactly the decimal number that the user wrote."""
         return DEFAULT_MEM_FRACTION if self.mem_fraction is None else Fraction(str(self.mem_fraction))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """The allocations of a step, in bytes, each as the runtime asks for it. They add up to the footprint.
+    """The allocations of a step, in bytes, each as the runtime requests it. They add up to the footprint.
 
     Attributes:
-        held: arguments that stay where they are (donated, or never written), and constants.
-        replaced: arguments of which the step makes a new array each time, since they are not donated.
+        held: arguments that keep their memory (donated, or never written), and constants.
+        replaced: arguments that each step replaces by a new array, because they are not donated.
         batch: arguments that are new in each step.
-        results: results that alias no argument: those that replace an argument, then the others.
-        temps: temp blocks; nearly always one.
+        results: results that alias no argument: first those that replace an argument, then the others.
+        temps: temp blocks; usually one.
     """
 
     held: tuple[int, ...] = ()
@@ -97,13 +97,13 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a step fits the pool that JAX has.
+    """Whether a step fits JAX's pool.
 
     Attributes:
-        pool_bytes: size of the pool; None if it is not known.
+        pool_bytes: the size of the pool; None if unknown.
         mem_fraction: for `fits_with`, the smallest XLA_CLIENT_MEM_FRACTION that fits, rounded up to hundredths.
-        short_bytes: how many bytes the pool lacks; 0 if it lacks none.
-        sentence: the same in words, as every command shows it.
+        short_bytes: the bytes that the pool lacks; 0 if the step fits.
+        sentence: the verdict in words, as every command shows it.
     """
 
     answer: Answer
@@ -114,10 +114,10 @@ class Verdict:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits without a change; None if that is not known."""
+        """Whether it fits without a change; None if unknown."""
         return None if self.answer is Answer.UNKNOWN else self.answer is Answer.FITS
 
     @property
     def needed_bytes(self) -> int | None:
-        """The smallest pool that a step which does not fit needs; None for a step that fits."""
+        """The smallest sufficient pool of a step that does not fit; None for a step that fits."""
         return None if self.pool_bytes is None or not self.short_bytes else self.pool_bytes + self.short_bytes

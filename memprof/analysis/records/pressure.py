@@ -1,4 +1,4 @@
-"""Memory pressure: that XLA recomputes values on its own, to stay below a limit of memory."""
+"""Memory pressure: XLA recomputes values by itself to stay below a memory limit."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """What XLA recomputes on its own.
+    """The values that XLA recomputes by itself.
 
     Attributes:
-        planned_bytes: the part of the device's memory for which XLA plans; None if the device's memory is not known.
-        planned_percent: the share of it that this is.
-        recomputed_values: instructions of the program that XLA repeats.
-        recomputed_flops: floating-point operations of their matrix products in one step.
-        footprint_without_limit_bytes: of the same program, compiled without a limit of memory; None if it was not
-            compiled so (a program that was compiled elsewhere, or is for a TPU).
+        planned_bytes: the part of the device's memory for which XLA plans; None if the device's memory is unknown.
+        planned_percent: the same part as a percentage.
+        recomputed_values: the number of instructions that XLA repeats.
+        recomputed_flops: FLOPs of their matrix products in one step.
+        footprint_without_limit_bytes: the footprint of the same program, compiled without a memory limit; None if it
+            was not compiled (a program compiled elsewhere, or for a TPU).
     """
 
     planned_bytes: int | None

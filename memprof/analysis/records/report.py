@@ -28,10 +28,10 @@ class ModuleNode:
 
     Attributes:
         path: `layers_0/mlp`; empty for the root.
-        num_params: elements of the parameters in it and under it.
+        num_params: the number of elements of the parameters in it and under it.
         params: its own parameter leaves (not its children's), as (name, shape, dtype).
-        categories: bytes; they add up to `size_bytes`.
-        forward_flops: operations of the forward pass in it and under it; 0 where scopes do not tell modules.
+        categories: bytes by category; they add up to `size_bytes`.
+        forward_flops: FLOPs of the forward pass in it and under it; 0 if scopes do not show modules.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ModuleNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A loop of the compiled program: JAX's name of it, and how often it runs (None: the compiler does not know)."""
+    """A loop of the compiled program: JAX's name of it, and its trip count (None if unknown to the compiler)."""
 
     op: str
     phase: Phase
@@ -61,11 +61,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopedOperations:
-    """How many operations of the compiled program lie in one scope, in one phase as their names show it.
+    """The number of operations of the compiled program in one scope and one phase, according to their names.
 
     Attributes:
         scope: the scopes around them, without JAX's transformations: `step/Transformer/layers_0/mlp`.
-        phase: `none` where the name shows no differentiation.
+        phase: `none` if the name shows no differentiation.
     """
 
     scope: str
@@ -75,16 +75,16 @@ class ScopedOperations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFacts:
-    """What the compiled program does, as evidence that a technique took effect.
+    """Facts about the compiled program, as evidence that a technique took effect.
 
     Attributes:
-        num_recomputed_operations: operations that `jax.checkpoint` evaluates again.
-        host_bytes: bytes in host memory that the step holds, beside the footprint.
+        num_recomputed_operations: the number of operations that `jax.checkpoint` recomputes.
+        host_bytes: host memory that the step holds, outside the footprint.
         operations: all named operations by scope and phase, in that order.
-        library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
-        has_barriers: optimization barriers stand in it.
-        backward_end: the position in program order of the last operation that does work of the backward pass; -1 where
-            there is none.
+        library_calls: the number of calls of each library function (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        has_barriers: whether it has optimization barriers.
+        backward_end: the position in program order of the last operation that does work of the backward pass; -1
+            without a backward pass.
     """
 
     num_recomputed_operations: int
@@ -98,17 +98,17 @@ class ProgramFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTraffic:
-    """The collectives of one step that are of one kind and connect devices along the same axes of the mesh.
+    """The collectives of one step with the same kind that connect devices along the same mesh axes.
 
     Attributes:
         kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all`, `collective-permute` or
             `collective-broadcast`.
-        axes: along which the devices of a group lie, in the mesh's order; empty: they lie along none.
-        group_size: how many of the devices along these axes a group connects; None: all of them.
-        count: how many run in a step.
-        size_bytes: their payload on one device, of all that run (see `mesh/collectives.py`).
-        param_bytes: the part of it that is made of parameters alone.
-        at_least: some are in a loop of which the compiler does not know how often it runs: they are counted once.
+        axes: the axes along which the devices of a group vary, in the mesh's order; empty if the groups follow no axes.
+        group_size: the number of devices in a group if it is a part of those along these axes; None if it is all.
+        count: the number of runs in a step.
+        size_bytes: the payload of all runs on one device (see `mesh/collectives.py`).
+        param_bytes: the part of the payload that is made from parameters alone.
+        at_least: whether the figures are lower bounds, because a loop of unknown trip count counts once.
     """
 
     kind: str
@@ -122,13 +122,13 @@ class CollectiveTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionerNote:
-    """What XLA's partitioner warned of when it divided the program among devices.
+    """A warning of XLA's partitioner from dividing the program among devices.
 
     Attributes:
-        text: what happens, in one sentence without its end.
-        op: JAX's name of the operation that it is about, or else XLA's; empty where the warning names none.
-        shape: of that operation on one device, as XLA writes it: `f32[8,16,4]`; empty likewise.
-        module, source: of the operation, where the compiled program still has it; as in `LiveBuffer`.
+        text: the event in one sentence, without the full stop.
+        op: JAX's name of the operation, or else XLA's; empty if the warning names none.
+        shape: the shape of that operation on one device, as XLA writes it: `f32[8,16,4]`; empty if not named.
+        module, source: those of the operation, if the compiled program still contains it; as in `LiveBuffer`.
     """
 
     text: str
@@ -143,11 +143,12 @@ class OpCost:
     """One operation of the compiled program, over all traced steps.
 
     Attributes:
-        name: of the HLO instruction.
-        op: JAX's name of it; empty where there is none.
-        contains_others: it is a loop, a branch or a call: its time is that of operations which are in the list too.
-        category: of the largest piece of memory that its result takes; None where it takes none of its own.
-        held_bytes: all memory that its result takes.
+        name: the HLO instruction.
+        op: JAX's name of it; empty if it has none.
+        contains_others: whether it is a loop, a branch or a call, so that its time includes other operations of the
+            list.
+        category: the category of the largest piece of memory of its result; None if the result has no own memory.
+        held_bytes: all memory of its result.
     """
 
     name: str
@@ -163,14 +164,14 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How much of the live peak is due to the order that XLA runs the operations in.
+    """The part of the live peak that is due to XLA's order of the operations.
 
     Attributes:
-        bound_bytes: what any order of the same operations holds at its peak, at least (see `scheduling/any_order.py`).
-        other_bytes: the peak in another order, where one was found in which less is live; else the live peak itself.
-        waiting: what is live at the peak because operations wait that could have run before.
-        early: what is live at the peak, and could have been made after it.
-        is_fenced: an optimization barrier stands between some of what waits and what it waits for.
+        bound_bytes: a lower bound on the peak of any order of the same operations (see `scheduling/any_order.py`).
+        other_bytes: the peak of another order, if one with a lower peak was found; else the live peak itself.
+        waiting: buffers that are live at the peak because operations wait that could have run before.
+        early: buffers that are live at the peak and could have been made after it.
+        is_fenced: whether an optimization barrier lies between a waiting buffer and the operations that it waits for.
     """
 
     bound_bytes: int = 0
@@ -182,13 +183,13 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorFigures:
-    """PyTorch's caching allocator at the peak, each figure under the name that `torch.cuda` gives it.
+    """PyTorch's caching allocator at the peak, with the names of `torch.cuda`.
 
     Attributes:
-        requested_bytes: the sizes of the live tensors.
-        allocated_bytes: the sizes of their blocks, which are rounded up (`max_memory_allocated`); None of a
-            memory snapshot, which does not tell it.
-        reserved_bytes: of all segments, with what is cached (`max_memory_reserved`).
+        requested_bytes: the total size of the live tensors.
+        allocated_bytes: the total size of their blocks, which are rounded up (`max_memory_allocated`); None for a
+            memory snapshot, which does not contain it.
+        reserved_bytes: the total size of all segments, including cached memory (`max_memory_reserved`).
     """
 
     requested_bytes: int
@@ -198,48 +199,48 @@ class AllocatorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
+    """The memory of one step. `categories` adds up to `footprint_bytes`, byte for byte.
 
     Attributes:
-        framework: `jax` or `torch`; `onnx` of a model that the user gave.
-        engine: that runs the program: `xla`, `tensorrt`; empty where nothing is compiled.
-        engine_figures: what an inference engine holds; None of XLA's programs.
-        allocator: of a step of PyTorch, whose footprint is what the allocator reserves; else None.
-        footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
-        live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
-        forward_flops: operations of the forward pass by the module whose scope they lie in; empty where scopes do not
-            tell modules.
-        categories: every category, largest footprint or not, in the order of `Category`.
+        framework: `jax` or `torch`; `onnx` for a model from the user.
+        engine: the engine that runs the program: `xla`, `tensorrt`; empty if the step is not compiled.
+        engine_figures: the memory of an inference engine; None for XLA's programs.
+        allocator: the allocator's figures of a PyTorch step, whose footprint is the reserved memory; else None.
+        footprint_bytes: all memory of the step: arguments, outputs that alias no argument, temp block, constants.
+        live_peak_bytes: the maximum of the live bytes; footprint minus live peak is fragmentation.
+        forward_flops: FLOPs of the forward pass by module, according to scopes; empty if scopes do not show modules.
+        categories: bytes of every category, including empty ones, in the order of `Category`.
         by_source, by_dtype, by_phase: the footprint by another key, each adding up to `footprint_bytes`. The empty
-            source, dtype `""` and phase `none` hold what has none (fragmentation).
+            source, dtype `""` and phase `none` hold bytes without a key (fragmentation).
         modules: the root of the module tree; its bytes add up to `footprint_bytes`.
-        buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
-        temp_buffers: all that ever lies in the temp block, in the order in which it takes its memory.
-        collectives: what the devices of a mesh send each other, those of most bytes first; empty for one device.
-        partitioner_notes: what XLA's partitioner warned of.
+        buffers: the buffers that are live at the peak, largest first; with fragmentation they add up to
+            `footprint_bytes`.
+        temp_buffers: all buffers of the temp block at any time, in the order of their allocation.
+        collectives: the communication between the devices of a mesh, largest bytes first; empty for one device.
+        partitioner_notes: the warnings of XLA's partitioner.
         arguments: all leaves of the step's arguments.
-        parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
+        parameter_bytes: the bytes on one device of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
-        verdict: whether the step fits the pool that JAX has, by the plan without pressure.
-        pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
+        verdict: whether the step fits JAX's pool, by the plan without pressure.
+        pieces, pool: the inputs of the verdict: the allocations, and the settings of JAX's allocator.
         pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
             `without_limit`.
-        refusal: the compiler's own sentence where it refused the program, which does not fit the device.
-        kernels: the Pallas kernels of a program for a TPU, those that ask for most VMEM first.
-        layout_copies: the operations that only change the layout of an array, those that write most in a step first.
-        pressure: what XLA recomputes on its own; None if it recomputes nothing.
-        without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
-            it was not compiled so.
-        memory_spaces: the bytes that the step holds in each memory of the device and in its host's: `hbm`, which is the
+        refusal: the compiler's own message if it rejected the program because it does not fit the device.
+        kernels: the Pallas kernels of a program for a TPU, largest VMEM request first.
+        layout_copies: the operations that only change the layout of an array, largest bytes written per step first.
+        pressure: the values that XLA recomputes by itself; None if there are none.
+        without_limit: the report of the same program, compiled without a memory limit, if there is pressure; None if it
+            was not compiled.
+        memory_spaces: the bytes of the step in each memory of the device and in its host's: `hbm`, which is the
             footprint, `vmem`, `smem`, ..., `host`.
-        analysis_seconds: how long decoding and attribution took.
-        measured: what was measured when the step ran; None where it did not.
-        op_costs: the operations of its trace, those that took most time first; empty where there was none.
-        roofline: the least time of a step; None where the device's peaks, or too many kernels, have no price.
-        schedule: how much of the live peak is due to the order of the operations alone; None if that was not asked for,
-            or there is no program.
-        reasons: why the first of `buffers` are live at the peak, in their order; empty where `schedule` is None.
-        source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
+        analysis_seconds: the time of decoding and attribution.
+        measured: the measurements of a run of the step; None if it did not run.
+        op_costs: the operations of its trace, longest time first; empty without a trace.
+        roofline: the least time of a step; None if the device's peaks are unknown, or too many kernels have no price.
+        schedule: the part of the live peak that is due to the order of the operations; None if it was not requested, or
+            if there is no program.
+        reasons: why the first of `buffers` are live at the peak, in their order; empty if `schedule` is None.
+        source_lines: the text of source lines, by the file of a buffer's `source` and line number; empty if omitted.
     """
 
     label: str
@@ -294,29 +295,29 @@ class Report:
 
     @property
     def unpressed(self) -> Report:
-        """The report of the plan without pressure, which verdicts and advice use; else this one."""
+        """The report of the plan without pressure, which verdicts and advice use, or else this one."""
         return self.without_limit or self
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:
-        """Leaves that jit dropped; they are in the caller's hands, not in the footprint."""
+        """Leaves that jit dropped; the caller holds them, and the footprint does not include them."""
         return tuple(leaf for leaf in self.arguments if leaf.parameter_number is None)
 
     def device_bytes(self, leaf: ArgumentLeaf) -> int:
-        """What one device holds of an argument: of one that is not divided, all of it."""
+        """Return the bytes of an argument on one device, which are all of them if it is not sharded."""
         return self.parameter_bytes.get(-1 if leaf.parameter_number is None else leaf.parameter_number, leaf.size_bytes)
 
     @property
     def padding_bytes(self) -> int:
-        """The part of the live peak that holds no elements of arrays."""
+        """The padding in the live peak: memory without elements of arrays."""
         return sum(buffer.padding_bytes for buffer in self.buffers)
 
     @property
     def layout_copy_bytes(self) -> int:
-        """What operations that only change a layout write in a step, in any memory."""
+        """The bytes that layout copies write in a step, in any memory."""
         return sum(copy.step_bytes for copy in self.layout_copies)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits the pool that JAX has, without a change; None if the device's memory is not known."""
+        """Whether the step fits JAX's pool without a change; None if the device's memory is unknown."""
         return self.verdict.fits

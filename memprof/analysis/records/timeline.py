@@ -1,7 +1,8 @@
 """Live bytes over program order, by category.
 
-A timeline keeps changes, not samples: at each position of the schedule some bytes of a category come alive or die. What
-is live for the whole step (arguments, outputs, constants) is the base. A picture of any width is made with `slices`.
+A timeline stores changes, not samples: at each position of the schedule, bytes of a category are allocated or freed.
+Values that are live for the whole step (arguments, outputs, constants) are the base. `slices` reduces the timeline to
+any width.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from memprof.analysis.records.categories import Category, Phase
 
 
 class LiveChange(Struct, frozen=True, gc=False):
-    """`delta_bytes` of `category` come alive (positive) or die (negative) at `position`."""
+    """`delta_bytes` of `category` are allocated (positive) or freed (negative) at `position`."""
 
     position: int
     category: Category
@@ -33,7 +34,7 @@ class PhaseSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSpan:
-    """At positions `start` to `end` (inclusive) nothing works but the module `path`."""
+    """Positions `start` to `end` (inclusive) belong to the module `path`."""
 
     path: str
     start: int
@@ -45,7 +46,7 @@ class TimelineSlice:
     """The moment with the most live bytes within one slice of the program.
 
     Attributes:
-        position: where in program order that moment is.
+        position: the moment's position in program order.
         categories: live bytes by category at that moment; they add up to `live_bytes`.
     """
 
@@ -63,14 +64,15 @@ class Timeline:
     """See the module's docstring.
 
     Attributes:
-        num_positions: length of the schedule (positions run from 0).
+        num_positions: the length of the schedule (positions start at 0).
         base: bytes by category that are live from beginning to end.
-        changes: in program order; deaths come before births at the same position only where XLA ordered them so.
-        temp_changes: for each temp buffer of the report, in their order: which of the changes it comes alive and dies
-            with. Several changes can share one position: it is live from the first up to, not including, the second.
+        changes: the changes in program order. At one position, frees precede allocations only if XLA ordered them so.
+        temp_changes: for each temp buffer of the report, in their order, the changes that allocate and free it. Several
+            changes can share one position, so the buffer is live from the first change up to, but not including, the
+            second.
         phases: consecutive spans that cover the schedule.
-        peak_position: where the live bytes are highest for the first time.
-        modules: spans in program order, with gaps where no module is at work.
+        peak_position: the first position with the maximum of the live bytes.
+        modules: spans in program order, with gaps where no module runs.
     """
 
     num_positions: int
@@ -85,10 +87,10 @@ class Timeline:
         """Cut the program into slices of equal length and keep each slice's highest moment.
 
         Args:
-            num_slices: how many slices at most; fewer come back when the program is shorter.
+            num_slices: the maximum number of slices; a shorter program gives fewer.
 
         Returns:
-            The slices in program order. The highest of them shows the live peak, whatever the number of slices.
+            The slices in program order. The highest of them shows the live peak, for any number of slices.
         """
         num_slices = min(num_slices, self.num_positions)
         live = dict(self.base)
@@ -112,7 +114,7 @@ class Timeline:
         return tuple(slices)
 
     def phase_at(self, position: int) -> Phase:
-        """The phase of the span that holds `position`."""
+        """Return the phase of the span that contains `position`."""
         for span in self.phases:
             if span.start <= position <= span.end:
                 return span.phase

@@ -1,8 +1,8 @@
-"""The trace in a capture: the values that hold memory, in the order in which they are allocated and freed.
+"""The trace in a capture: the values in memory, in the order of their allocations and frees.
 
-It takes the place of a compiled program where none exists: in a capture of a traced step of PyTorch, and of a memory
-snapshot. The sources decide who makes a value, who uses it and what it is for; `analysis` decides what an allocator
-reserves for it, unless a real allocator has said so.
+It replaces a compiled program if there is none: in a capture of a traced PyTorch step, or of a memory snapshot. The
+sources determine the maker, the users and the category of a value. `analysis` determines the memory that an allocator
+reserves for it, unless a real allocator has recorded it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class TracedValue:
     """One storage on the device.
 
     Attributes:
-        shape, dtype: of the tensor that it was made for; dtype in XLA's words (`bf16`, `f32`, `s64`), empty if unknown.
-        phase: in which it is made; `argument` if it exists before the first step.
-        module: path of the module that it belongs to (`layers/0/mlp`), empty at top level.
-        name: path of a parameter or state (`layers.0.mlp.weight`), or else the operation with its number (`aten.mm.7`).
+        shape, dtype: those of its original tensor; the dtype is XLA's name (`bf16`, `f32`, `s64`), empty if unknown.
+        phase: the phase that makes it; `argument` if it exists before the first step.
+        module: the path of its module (`layers/0/mlp`); empty at top level.
+        name: the path of a parameter or state (`layers.0.mlp.weight`), else the operation with a number (`aten.mm.7`).
         op: the operation that makes it (`aten.mm`), or the path again.
         source, library: as in `LiveBuffer`.
-        stack: number of its Python stack in `Trace.stacks`.
-        rule, evidence: why it has its category.
+        stack: the number of its Python stack in `Trace.stacks`.
+        rule, evidence: the reason for its category.
     """
 
     size_bytes: Bytes
@@ -53,11 +53,11 @@ class TracedValue:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """A value is allocated or freed.
+    """The allocation or the free of a value.
 
     Attributes:
-        position: the number of the operation that is at work.
-        value: its number in `Trace.values`.
+        position: the number of the running operation.
+        value: the value's number in `Trace.values`.
     """
 
     position: Count
@@ -67,11 +67,11 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What a real allocator said of its memory.
+    """The figures of a real allocator.
 
     Attributes:
-        reserved_bytes: the most that it reserved.
-        addresses: of each value.
+        reserved_bytes: the maximum of its reserved memory.
+        addresses: the address of each value.
     """
 
     reserved_bytes: Bytes
@@ -80,19 +80,19 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Some training steps, one after the other.
+    """One or more training steps in sequence.
 
     Attributes:
         framework: `torch`.
-        num_positions: number of operations, of all steps.
+        num_positions: the number of operations in all steps.
         step_starts: the position at which each step begins.
         stacks: the Python stacks of the values, outermost call first; the first is empty.
-        events: in order; what exists before the first step is allocated at its beginning.
+        events: the events in order; values that exist before the first step are allocated at its beginning.
         phases, modules: spans over the positions, in order.
-        forward_flops: floating-point operations of the forward pass of the last step, by module.
-        num_recomputed_operations: operations of the last step that checkpoints repeat.
-        host_bytes: tensors in host memory that the step keeps.
-        recording: None where a model of the allocator decides.
+        forward_flops: FLOPs of the forward pass of the last step, by module.
+        num_recomputed_operations: the number of operations of the last step that checkpoints recompute.
+        host_bytes: the size of the tensors in host memory that the step keeps.
+        recording: the figures of a real allocator; None if memprof simulates the allocator.
     """
 
     framework: Text
@@ -110,7 +110,7 @@ class Trace:
 
 
 def fault_of(trace: Trace) -> str:
-    """The first contradiction in a trace that was read from a file, in words; empty if it has none."""
+    """Describe the first contradiction in a trace from a file; empty if it has none."""
     last = max(trace.num_positions - 1, 0)
     starts = trace.step_starts
     if not starts or starts[0] or list(starts) != sorted(starts) or starts[-1] > trace.num_positions:

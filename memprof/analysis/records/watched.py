@@ -1,4 +1,4 @@
-"""What is seen of a script that `memprof watch` runs: calls, compiles, the arrays on the device, how it ended."""
+"""Observations of a script that `memprof watch` runs: calls, compiles, the arrays on the device, and its end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCall:
-    """A call of a jitted function, with arguments for which it had not been traced before.
+    """A call of a jitted function with new argument types, which trace it again.
 
     Attributes:
-        id: of the process and of the call in it.
-        function: its name.
-        place: the file and line of its definition, `train.py:31`; empty where it has none.
-        jit: tells the jitted function from another one that was made of the same code.
-        arguments: the type of each array by its path, as `float32[128,784]`.
-        statics: what static arguments were, by name.
-        results: the types of what it returns.
-        differentiates: whether there is a backward pass in it.
-        updates: whether it gives back what it differentiates with respect to, updated.
-        not_followed: why memprof could not follow its arguments; empty where it could.
+        id: the process, and the call in the process.
+        function: the name of the function.
+        place: the file and line of its definition, `train.py:31`; empty if it has none.
+        jit: an identifier that distinguishes jitted functions made from the same code.
+        arguments: the type of each array by its path, like `float32[128,784]`.
+        statics: the values of static arguments, by name.
+        results: the types of its results.
+        differentiates: whether it contains a backward pass.
+        updates: whether it returns updated versions of the values with respect to which it differentiates.
+        not_followed: why memprof could not follow its arguments; empty if it could.
     """
 
     id: str
@@ -37,13 +37,14 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGroup:
-    """Arrays of one type that are on a device.
+    """The arrays of one type on a device.
 
     Attributes:
         type: `float32[128,784]`.
-        count: how many there are.
-        size_bytes: of all of them together, on the device that holds most.
-        holder: what in the script holds some of them: `losses[...] in train (train.py:31)`; empty: not looked for.
+        count: the number of arrays.
+        size_bytes: their total size, on the device that holds the most.
+        holder: the variable of the script that holds some of them, `losses[...] in train (train.py:31)`; empty if
+            memprof did not search for it.
     """
 
     type: str
@@ -54,12 +55,12 @@ class LiveGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrays:
-    """The arrays that were on the device at one moment.
+    """The arrays on the device at one moment.
 
     Attributes:
-        seconds: since the script began.
-        groups: by type, those with most bytes first.
-        in_use_bytes: what the device's allocator had given out; None where it does not count.
+        seconds: the time since the script started.
+        groups: the arrays by type, largest bytes first.
+        in_use_bytes: the bytes in use in the device's allocator; None if it does not count them.
     """
 
     seconds: float
@@ -76,10 +77,10 @@ class SeenCompile:
     """One compile.
 
     Attributes:
-        name: of the program: `jit_train_step`.
-        call: the id of the call that it was made for; None for the operations that JAX itself compiles.
-        began, seconds: when, since the script began, and how long it took; None: it did not come to an end.
-        live: what was on the device when it began; None: not looked at.
+        name: the name of the program: `jit_train_step`.
+        call: the id of the call that caused it; None for operations that JAX itself compiles.
+        began, seconds: the start, relative to the script's start, and the duration, which is None if it did not finish.
+        live: the arrays on the device when it began; None if not recorded.
         failed: the first line of the compiler's error.
     """
 
@@ -93,13 +94,13 @@ class SeenCompile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a script ended.
+    """The end of a script.
 
     Attributes:
-        error: the traceback of an error that nobody caught; empty where there was none.
+        error: the traceback of an uncaught error; empty if there was none.
         is_out_of_memory: whether that error says that a device was out of memory.
-        has_seen_enough: whether memprof ended it, since it had seen what was asked for.
-        live: what was on the device then.
+        has_seen_enough: whether memprof ended the script, because it had seen what was requested.
+        live: the arrays on the device at that moment.
     """
 
     error: str = ""

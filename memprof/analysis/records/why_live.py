@@ -1,4 +1,4 @@
-"""Why a live buffer is still live at the peak; `scheduling/schedule.py` finds it out."""
+"""Why a buffer is still live at the peak; `scheduling/schedule.py` computes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation of the compiled program, in the words of `LiveBuffer`."""
+    """One operation of the compiled program, with the terms of `LiveBuffer`."""
 
     name: str
     op: str
@@ -32,7 +32,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A part of a chain: operations of one phase and module, each of which needs the one before; `op` is the first."""
+    """A part of a chain: operations of one phase and module, each needing the one before; `op` is the first."""
 
     phase: Phase
     module: str
@@ -45,10 +45,10 @@ class WhyLive:
     """Why one buffer is live at the peak.
 
     Attributes:
-        at_peak: what runs then; None where nothing is in the temp block.
-        users: the operations that have yet to read its memory or write into it, in their order.
-        ready: the position in program order after which the last of them has all that it needs; -1: from the start.
-        chain: how the last of them depends on what runs at the peak; empty where it does not.
+        at_peak: the operation that runs at the peak; None if the temp block is empty.
+        users: the operations that have yet to read or write its memory, in their order.
+        ready: the position in program order after which the last user could run; -1 if from the start.
+        chain: the chain by which the last user depends on the operation at the peak; empty if it does not.
     """
 
     buffer: LiveBuffer

@@ -1,20 +1,20 @@
 """A lower bound on the time of a step, from the plan and the peaks of the device.
 
-Each kernel takes at least the larger of two times: that of its matrix products at the peak of their type
-(`operations.py`), and that of the bytes that it touches at the memory's bandwidth (`touched.py`). Kernels run one after
-another, so their times add up. A loop counts as often as it runs; a loop of unknown length counts as not run at all.
-Of a conditional the cheapest branch counts.
+Each kernel takes at least the larger of two times: the time of its matrix products at the peak for their dtype
+(`operations.py`), and the time of the bytes that it touches at the memory's bandwidth (`touched.py`). Kernels run one
+after another, so their times add up. A loop counts once per iteration; a loop of unknown trip count counts as zero. For
+a conditional, the cheapest branch counts.
 
-Communication has its own resources: the link between devices (`links.py`) and the link to the host, in each direction.
-It is assumed to overlap with kernels completely where XLA schedules any kernel between its start and its end. So the
-bound is the largest of five sums: all kernels with the communication that nothing overlaps, all traffic of the device's
-memory, all that uses the link between devices, all that is sent to the host, and all that comes from it.
+Communication uses its own resources: the link between devices (`links.py`) and the link to the host, in each direction.
+The model assumes that communication overlaps with kernels completely if XLA schedules any kernel between its start and
+its end. So the bound is the largest of five sums: all kernels and the communication without overlap, all traffic of the
+device's memory, all traffic between devices, all traffic to the host, and all traffic from the host.
 
-On a TPU the compiler brings values into memory on the chip beside other work, and kernels read them there. That memory
-is free here, and each copy counts as traffic of the device's memory.
+On a TPU, the compiler copies values into memory on the chip in parallel with other work, and kernels read them there.
+Access to that memory is free in this model, and each copy counts as traffic of the device's memory.
 
-The bound leaves out launches, dependencies between kernels and partly filled units, and every real step has those. It
-takes each kernel to read its operands from memory, so a small step whose values stay in the L2 cache can be faster.
+The bound ignores launches, dependencies between kernels and partly filled units, which every real step has. It assumes
+that each kernel reads its operands from memory, so a small step whose values stay in the L2 cache can be faster.
 Elementwise operations are priced by their bytes alone.
 
 Reference: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
@@ -35,7 +35,7 @@ from memprof.analysis.roofline.operations import seconds_of_product
 from memprof.analysis.roofline.touched import Touched, touched
 
 _MIN_PRICED_SHARE = 0.95
-# They move no data, or end what another instruction began.
+# These move no data, or end an operation that another instruction began.
 _FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast reshape after-all add-dependency optimization-barrier domain"
     " partition-id replica-id get-dimension-size async-update async-done copy-done send-done recv-done"
@@ -48,11 +48,11 @@ _UNPRICED = frozenset({"cholesky", "triangular-solve", "infeed", "outfeed", "sen
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Seconds and kernels of some instructions; all fields add.
+    """Seconds and kernels of some instructions; all fields add up.
 
-    `compute` and `memory` are those of kernels by what limits them; `link`, `to_host` and `from_host` those of
-    communication, and `waited` is the part of it that nothing overlaps. `traffic` is all that the device's memory
-    takes, also beside kernels that are limited by something else.
+    `compute` and `memory` are the seconds of kernels by their limit. `link`, `to_host` and `from_host` are the seconds
+    of communication, and `waited` is the part of it without overlap. `traffic` is the time of all traffic of the
+    device's memory, including kernels with another limit.
     """
 
     compute: float = 0.0
@@ -69,7 +69,7 @@ class _Work:
         return _Work(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def times(self, count: int | None) -> _Work:
-        """As often as a loop runs it; None: unknown."""
+        """Return the work of a loop with this trip count. Args: count: None if unknown."""
         if count is None:
             return _Work(num_kernels=self.num_kernels)
         return _Work(*(getattr(self, each.name) * float(count) for each in fields(self)))
@@ -87,21 +87,21 @@ _UNKNOWN = _Work(num_kernels=1.0)
 
 
 def roofline(program: Program, target: Target) -> Roofline | None:
-    """The bound of a step on a target.
+    """Compute the bound of a step on a target.
 
     Returns:
-        None where the peaks of the target are not known, or too few kernels have a price.
+        The bound; None if the peaks of the target are unknown, or too few kernels have a price.
     """
     if target.speeds is None:
         return None
     try:
         work = _Pricing(program, target.speeds, target.topology.num_devices, family_of(target.platform)).work()
-    except (RecursionError, OverflowError):  # no compiler nests or repeats as much
+    except (RecursionError, OverflowError):  # no compiler nests or repeats this much
         return None
     seconds = work.bound
     if not (isfinite(seconds) and seconds > 0 and work.num_priced >= _MIN_PRICED_SHARE * work.num_kernels):
         return None
-    beside = seconds - work.busy  # what the busiest resource takes longer than all kernels
+    beside = seconds - work.busy  # the time by which the busiest resource exceeds all kernels
     is_memory = seconds == work.traffic
     return Roofline(
         at_least_seconds=seconds,
@@ -131,7 +131,7 @@ class _Pricing:
 
     def _of_sequence(self, indices: Sequence[int]) -> _Work:
         total = _Work()
-        begun: dict[int, tuple[float, float]] = {}  # what was begun: its seconds, and those of all kernels before it
+        begun: dict[int, tuple[float, float]] = {}  # by start: its seconds, and the seconds of all kernels before it
         for index in indices:
             instruction = self._program.instructions[index]
             for operand in instruction.operands if instruction.opcode.endswith("-done") else ():
@@ -164,7 +164,7 @@ class _Pricing:
         if opcode == "call":
             return self._of_computation(instruction.called[0])
         if opcode == "async-start":
-            # It runs beside the kernels, on another stream or on the host.
+            # It runs in parallel with the kernels, on another stream or on the host.
             work = self._of_computation(instruction.called[0])
             parts = work.link, work.to_host, work.from_host, work.num_kernels, work.num_priced, work.traffic
             return _Work(0.0, 0.0, 0.0, *parts)
@@ -185,7 +185,7 @@ class _Pricing:
         return _Work(waited=0.0 if overlaps else seconds, link=seconds, num_kernels=1.0, num_priced=1.0)
 
     def _of_transfer(self, instruction: Instruction) -> _Work:
-        """An asynchronous copy: its result holds where it goes and where it comes from."""
+        """Price an asynchronous copy. Its result holds the destination and the source."""
         leaves = instruction.shape.leaves
         work = _Work(num_kernels=1.0, num_priced=1.0)
         if len(leaves) < 2:
@@ -231,10 +231,10 @@ class _Pricing:
         return seconds
 
     def _of_bytes(self, instruction: Instruction, found: Touched) -> tuple[float, float, float]:
-        """Seconds of the device's memory, of reads from the host and of writes to it."""
+        """Return the seconds of the device's memory, of reads from the host and of writes to the host."""
         written = found.written_bytes
         if instruction.opcode == "custom-call" and instruction.product is not None and len(written) > 1:
-            written = written[:-1]  # the last result of a library call is its workspace
+            written = written[:-1]  # the last result of a library call is its scratch memory
         on_device = from_host = to_host = 0
         for operand, size in zip(instruction.operands, found.read_bytes, strict=False):
             leaves = self._program.instructions[operand].shape.leaves
@@ -251,7 +251,7 @@ class _Pricing:
         return on_device / self._speeds.memory_bytes_per_second, from_host / host, to_host / host
 
     def _is_on_chip(self, leaf: ResultLeaf) -> bool:
-        """Whether it lies in memory on the chip, whose bandwidth is far above that of the device's own."""
+        """Whether it lies in memory on the chip, which is much faster than the device's own memory."""
         return self._family.space_of(leaf.memory_space) not in (HBM, HOST)
 
     def _touched_by(self, instruction: Instruction, index: int) -> Touched:
@@ -262,13 +262,13 @@ class _Pricing:
         if alike not in self._touched:
             found = touched(self._program, instruction, index)
             if any(self._program.instructions[each].called for each in computation.instructions):
-                return found  # two that are alike may call others that are not
+                return found  # equal computations may call different ones
             self._touched[alike] = found
         return self._touched[alike]
 
 
 def _cheapest(branches: Sequence[_Work]) -> _Work:
-    """What a conditional takes at least, whichever branch runs."""
+    """Return the least work of a conditional, whichever branch runs."""
     if not branches:
         return _Work()
     least = min(branches, key=lambda work: work.busy)

@@ -1,9 +1,9 @@
 """The least time of a collective: each device sends its part of the payload around a ring.
 
-With n devices a device sends (n - 1) / n of the payload for an `all-gather`, a `reduce-scatter` or an `all-to-all`,
-twice that for an `all-reduce`, and all of it for a `collective-permute` or a `collective-broadcast`. Every link is
-taken to be the device's own (NVLink, or PCIe where it has none), at its bandwidth in one direction: between hosts it is
-slower, so the bound holds there too. Switches that add up what passes through them (NVLink SHARP) can beat a ring.
+With n devices, a device sends (n - 1) / n of the payload for an `all-gather`, a `reduce-scatter` or an `all-to-all`,
+twice that for an `all-reduce`, and all of it for a `collective-permute` or a `collective-broadcast`. The model assumes
+that every link is the device's own (NVLink, or PCIe without NVLink), at its bandwidth in one direction. Links between
+hosts are slower, so the bound holds there too. Switches that reduce data in transit (NVLink SHARP) can beat a ring.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _WHOLE = frozenset({"collective-permute", "collective-broadcast"})
 def seconds_of_collective(
     program: Program, instruction: Instruction, *, num_devices: int, bytes_per_second: float
 ) -> float | None:
-    """The least time of a collective; None: its sizes are decided when it runs.
+    """Return the least time of a collective in seconds; None if its sizes are known only at run time.
 
     Args:
-        num_devices: of the whole program.
-        bytes_per_second: of a device's link, in one direction.
+        num_devices: the number of devices of the whole program.
+        bytes_per_second: the bandwidth of a device's link, in one direction.
     """
     kind = COLLECTIVES[instruction.opcode]
     size_bytes = sum(leaf.size_bytes for leaf in payload(program, instruction, kind))

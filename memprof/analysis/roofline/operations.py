@@ -1,7 +1,8 @@
-"""Floating-point operations of dots, convolutions and fused attention, and the least time that they take.
+"""FLOPs of dots, convolutions and fused attention, and the least time that they take.
 
-A product and the sum that it goes into are two operations. A convolution counts the products of the direct algorithm,
-without those with padding or with the holes of a dilated input; fused attention those that its mask leaves.
+A multiplication and the addition of its result are two operations. A convolution counts the products of the direct
+algorithm, without products with padding or with the holes of a dilated input. Fused attention counts only the products
+that its mask keeps.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from memprof.analysis.hlo.products import Arithmetic, Attention, Convolution, Do
 from memprof.analysis.hlo.program import Instruction, Program, ResultLeaf
 
 _COMPLEX = {"c64": "f32", "c128": "f64"}
-# A product of complex numbers takes three products of real ones at least (Gauss); cuBLAS has such kernels.
+# A product of complex numbers takes at least three products of real numbers (Gauss); cuBLAS has such kernels.
 _REAL_PRODUCTS = 3
-_ORDER = ("s8", "f8", "f16", "bf16", "tf32", "f32", "f64")  # the narrowest first
-# The type that XLA computes in where a device has no units for one.
+_ORDER = ("s8", "f8", "f16", "bf16", "tf32", "f32", "f64")  # narrowest first
+# The dtypes in which XLA computes if a device has no units for the given one.
 _WIDER = {"f8": ("bf16", "f16"), "bf16": ("f32",), "f16": ("f32",), "tf32": ("f32",)}
 
 
 def seconds_of_product(program: Program, instruction: Instruction, peaks: Mapping[str, float]) -> float | None:
-    """The least time of a dot, a convolution or a library call; None: it has no known price.
+    """Return the least time of a dot, a convolution or a library call in seconds; None if it has no known price.
 
     Args:
         peaks: operations per second by the dtype of a product, see `Speeds`.
@@ -76,11 +77,11 @@ def _of_convolution(convolution: Convolution, arrays: Sequence[ResultLeaf]) -> i
     return outside_of_space * num_pairs * kernel.dimensions[convolution.kernel_input]
 
 
-_MAX_WINDOW = 1 << 16  # a larger one counts as never meeting the input: no layer has one, a damaged file can
+_MAX_WINDOW = 1 << 16  # a larger window counts as zero pairs: only a damaged file has one
 
 
 def _pairs(window: WindowDimension, num_inputs: int, num_outputs: int) -> int:
-    """How many pairs of an output and a place of the window meet an element of the input, along one dimension."""
+    """Count the pairs of an output and a window element that meet an input element, along one dimension."""
     if not (0 < window.size <= _MAX_WINDOW and num_inputs):
         return 0
     stride, dilation = window.stride, window.base_dilation
@@ -92,7 +93,7 @@ def _pairs(window: WindowDimension, num_inputs: int, num_outputs: int) -> int:
         offset = place * window.window_dilation - window.padding_low
         if offset % common:
             continue
-        # Outputs whose position output * stride + offset lies within the input, and on none of its holes.
+        # Outputs whose position output * stride + offset lies within the input, and not in one of its holes.
         low = max(0, -(offset // stride))
         high = min(num_outputs - 1, ((num_inputs - 1) * dilation - offset) // stride)
         first = (-(offset // common) * inverse) % period if period > 1 else 0
@@ -102,7 +103,7 @@ def _pairs(window: WindowDimension, num_inputs: int, num_outputs: int) -> int:
 
 
 def _of_attention(attention: Attention, queries: ResultLeaf) -> int | None:
-    """Two matrix products forward, five backward, each over the scores that the mask leaves."""
+    """Count two matrix products forward or five backward, each over the scores that the mask keeps."""
     if len(attention.scores) != 4 or min(attention.scores) < 1 or attention.window < 0:
         return None
     batch, heads, num_queries, num_keys = attention.scores
@@ -118,7 +119,7 @@ def _of_attention(attention: Attention, queries: ResultLeaf) -> int | None:
 
 
 def _computed_in(arithmetic: Arithmetic, dtypes: Sequence[str]) -> tuple[str, int]:
-    """The dtype that products are computed in, and how many of them each one takes."""
+    """Return the dtype in which products are computed, and the number of hardware products per product."""
     num_passes = arithmetic.num_passes
     if any(dtype in _COMPLEX for dtype in dtypes):
         num_passes *= _REAL_PRODUCTS

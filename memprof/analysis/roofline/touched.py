@@ -1,12 +1,12 @@
-"""The elements that a kernel reads and writes, which can be far fewer than its operands and results hold.
+"""The elements that a kernel reads and writes, which can be far fewer than those of its operands and results.
 
-A kernel is followed from its results backward. A result is needed as a whole, or, where an update is written in place
-(`dynamic-update-slice`, `scatter`), only the updated part of it. Each instruction then needs some elements of its
-operands: a slice as many as it gives, an elementwise operation one for each of its own, a reduction all that it sums.
-The uses of a value add up, and never exceed its size.
+The analysis follows a kernel backward from its results. A result is needed as a whole or, if an update is written in
+place (`dynamic-update-slice`, `scatter`), only in its updated part. Each instruction then needs some elements of its
+operands: a slice as many as it returns, an elementwise operation one per result element, a reduction all that it sums.
+The uses of a value add up, but never exceed its size.
 
-Two approximations lie on the safe side of a lower bound: a part of a reduction or of a product needs the same part of
-its operands, and an update counts as written in place wherever it can be.
+Two approximations keep the result a lower bound: a part of a reduction or product needs the same part of its operands,
+and an update counts as in place whenever possible.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ _SAME_MEMORY = frozenset({"bitcast", "reshape"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
-    """What one kernel touches.
+    """The memory accesses and products of one kernel.
 
     Attributes:
-        read_bytes: of each operand.
-        written_bytes: of each leaf of the result.
-        products: the dots and convolutions inside (indices of instructions), each with the share of its result that
-            is needed.
+        read_bytes: bytes read from each operand.
+        written_bytes: bytes written to each leaf of the result.
+        products: the inner dots and convolutions (indices of instructions), each with the needed share of its result.
     """
 
     read_bytes: tuple[int, ...]
@@ -38,7 +37,7 @@ class Touched:
 
 
 def touched(program: Program, instruction: Instruction, index: int) -> Touched:
-    """What a kernel touches: a fusion, or any other instruction that is one kernel.
+    """Find the memory accesses of a kernel: a fusion, or any other instruction that is one kernel.
 
     Args:
         index: the number of the instruction.
@@ -66,7 +65,7 @@ def touched(program: Program, instruction: Instruction, index: int) -> Touched:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """What the results of a fused computation need: elements of each parameter, and of each result."""
+    """The elements that a fused computation needs from each parameter, and those that it writes to each result."""
 
     parameters: list[int]
     results: list[int]
@@ -74,7 +73,7 @@ class _Needs:
 
 
 def _needs_of_fusion(program: Program, computation: Computation, *, share: float) -> _Needs:
-    """Args: share: the part of the results that is needed."""
+    """Args: share: the needed part of the results."""
     instructions = program.instructions
     root = instructions[computation.root]
     results = root.operands if root.opcode == "tuple" else (computation.root,)
@@ -103,14 +102,14 @@ def _needs_of_fusion(program: Program, computation: Computation, *, share: float
                 products.append((index, elements / max(_size(instruction), 1)))
         for operand, each, need in zip(instruction.operands, operands, of_operands, strict=False):
             before = needed.get(operand, 0)
-            # The elements of a tuple are arrays of their own.
+            # The elements of a tuple are separate arrays.
             after = max(before, need) if each.shape.child_starts is not None else before + need
             needed[operand] = min(_size(each), after)
     return _Needs([needed.get(index, 0) for index in computation.parameters], of_results, products)
 
 
 def _needs_of_operands(instruction: Instruction, operands: Sequence[Instruction], elements: int) -> list[int]:
-    """How many elements of each operand an instruction needs for some elements of its result."""
+    """Return the number of elements of each operand that an instruction needs for some elements of its result."""
     opcode, sizes = instruction.opcode, [_size(each) for each in operands]
     if opcode in _SLICES:
         return [min(sizes[0], elements), *sizes[1:]] if sizes else []
@@ -128,9 +127,9 @@ def _needs_of_operands(instruction: Instruction, operands: Sequence[Instruction]
 
 
 def _updated_elements(program: Program, instruction: Instruction, *, is_fused: bool) -> int | None:
-    """How many elements an update in place writes; None: the instruction is none.
+    """Return the number of elements that an in-place update writes; None for any other instruction.
 
-    A fusion can only write into its parameters; an update of what it computes itself writes all of it.
+    A fusion can only update its parameters in place; an update of a value that it computes writes the whole value.
     """
     instructions = program.instructions
     while instruction.opcode in _SAME_MEMORY:
@@ -151,7 +150,7 @@ def _updated_elements(program: Program, instruction: Instruction, *, is_fused: b
 
 
 def _size(instruction: Instruction) -> int:
-    """Elements of the result; of a tuple those of its largest array."""
+    """Return the number of elements of the result; for a tuple, of its largest array."""
     return max((leaf.num_elements for leaf in instruction.shape.leaves), default=0)
 
 

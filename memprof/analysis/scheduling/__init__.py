@@ -1,1 +1,1 @@
-"""What is live at the peak because of the order of the operations, and what other orders would hold."""
+"""The effect of the order of operations on the peak: values that it keeps live, and the peak of other orders."""

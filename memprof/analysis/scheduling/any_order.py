@@ -1,21 +1,22 @@
-"""What a program must hold in any order of its operations, and an order in which it holds less.
+"""A lower bound on a program's peak in any order of its operations, and an order with a lower peak.
 
-XLA runs operations one after another, in an order of its own choice. Others compute the same, and some hold less at
-their peak: a weight gradient that waits keeps two arrays, an array that is gathered early lies there unused.
+XLA runs operations one after another, in an order that it chooses. Other orders compute the same result, and some have
+a lower peak: a delayed weight gradient keeps two arrays live, and an array that is gathered early is live but unused.
 
-**The lower bound** holds for all orders at once; to find the best of them is NP-hard (Sethi, "Complete register
-allocation problems", 1975). A piece of memory is live before an operation, in whatever order, if an operation that
-this one needs, directly or not, works on it, and so does this one or one that needs it; and live after it, if this one
-or one that it needs works on it, and so does one that needs it. Each operation runs at some time, so no order holds
-less than the largest of these sums. The two moments are never added up, since what an operation makes may take the
-memory of what it reads.
+**The lower bound** holds for all orders; to find the best order is NP-hard (Sethi, "Complete register allocation
+problems", 1975). Call the direct and indirect dependencies of an operation its ancestors, and the operations that
+depend on it its descendants. In every order, a piece of memory is live before an operation if an ancestor works on it,
+and the operation or a descendant does too. It is live after an operation if the operation or an ancestor works on it,
+and a descendant does too. Each operation runs at some time, so no order has a lower peak than the largest of these
+sums. The two moments are not added up, because the result of an operation may reuse the memory of its operands.
 
-**The other order** is the best of three. Two move operations greedily: each that frees as much as it takes runs as soon
-as it can, then, from the end, each that takes as much as it frees as late as it can. The third goes depth first, as
-XLA does where it orders for memory: what an operation makes is used up before the next branch is begun. The peak is
-real: nothing else about the program is different. So the least peak of all orders lies between the two numbers.
+**The other order** is the best of three. Two orders move operations greedily. First, each operation that frees at least
+as much as it allocates runs as early as possible. Then, from the end, each operation that allocates at least as much as
+it frees runs as late as possible. The third order is depth first, like XLA's order for memory: the result of an
+operation is consumed before the next branch begins. The peak of the other order is real, because nothing else in the
+program differs. So the least peak of all orders lies between the two numbers.
 
-All of it takes time linear in the size of the program (times words of bits, for the first).
+Both take time linear in the size of the program (times words of bits for the lower bound).
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-_TOGETHER = 4  # operations at most
-_SMALL = 0.001  # of the largest piece: not worth a bit in each set
+_TOGETHER = 4  # the most operations that are moved together
+_SMALL = 0.001  # of the largest piece; smaller pieces are ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """Operations in the order in which they run, and the pieces of memory that they work on.
+    """Operations in execution order, and the pieces of memory that they read or write.
 
     Attributes:
-        needs: for each operation those before it that it needs.
-        touches: for each the pieces that it reads or writes, each once. A piece is held from the first that touches it
-            to the last, inclusive.
+        needs: for each operation, the earlier operations that it needs.
+        touches: for each operation, the pieces that it reads or writes, without duplicates. A piece is live from the
+            first operation that touches it to the last, inclusive.
         sizes: bytes of each piece.
     """
 
@@ -46,7 +47,7 @@ class Operations:
 
 
 def peak_bytes(operations: Operations, order: Iterable[int] | None = None) -> int:
-    """What is held when most is held, if the operations run in `order` (None: in that which they have)."""
+    """Return the peak in bytes if the operations run in `order`; None keeps their own order."""
     touches = operations.touches
     order = range(len(touches)) if order is None else list(order)
     first: dict[int, int] = {}
@@ -63,7 +64,7 @@ def peak_bytes(operations: Operations, order: Iterable[int] | None = None) -> in
 
 
 def held_in_any_order(operations: Operations, pieces: Sequence[int]) -> list[tuple[int, int]]:
-    """Of some pieces those that are held before and after each operation in any order: bit k is that of `pieces[k]`."""
+    """Return the pieces that are live before and after each operation in any order; bit k stands for `pieces[k]`."""
     bits = {piece: 1 << number for number, piece in enumerate(pieces)}
     own = [sum(bits.get(piece, 0) for piece in touched) for touched in operations.touches]
     before = [0] * len(own)
@@ -81,11 +82,11 @@ def held_in_any_order(operations: Operations, pieces: Sequence[int]) -> list[tup
 
 
 def lower_bound_bytes(operations: Operations) -> int:
-    """What every order of the operations holds at its peak, at least: see the module's docstring."""
+    """Return a lower bound on the peak of every order of the operations: see the module's docstring."""
     sizes = operations.sizes
     least = _SMALL * max(sizes, default=0)
     pieces = sorted((piece for piece, size in enumerate(sizes) if size > least), key=lambda piece: -sizes[piece])
-    kinds: dict[int, int] = {}  # the pieces of each size, as bits
+    kinds: dict[int, int] = {}  # by size: its pieces as bits
     for number, piece in enumerate(pieces):
         kinds[sizes[piece]] = kinds.get(sizes[piece], 0) | 1 << number
     held = {each for pair in held_in_any_order(operations, pieces) for each in pair}
@@ -93,7 +94,7 @@ def lower_bound_bytes(operations: Operations) -> int:
 
 
 def other_orders(operations: Operations) -> tuple[list[int], ...]:
-    """Other orders: what frees soon moved forward; then what takes early moved back, too; and depth first."""
+    """Return three other orders: frees moved forward; the same with allocations moved back; depth first."""
     followers = _followers(operations)
     forward = _Eager(operations).run(range(len(followers)))
     backwards = Operations(needs=followers, touches=operations.touches, sizes=operations.sizes)
@@ -101,10 +102,10 @@ def other_orders(operations: Operations) -> tuple[list[int], ...]:
 
 
 def _depth_first(followers: Sequence[Sequence[int]]) -> list[int]:
-    """After each operation what needs it, and what needs that, before anything else that was there already."""
+    """Order operations depth first: after each operation, its users and their users, before any other operation."""
     rest = [iter(each) for each in followers]
     seen = [False] * len(followers)
-    ended: list[int] = []  # each after all that needs it
+    ended: list[int] = []  # each operation after all its users
     for beginning in range(len(followers)):
         stack = [] if seen[beginning] else [beginning]
         while stack:
@@ -126,16 +127,17 @@ def _followers(operations: Operations) -> list[list[int]]:
 
 
 class _Eager:
-    """Runs operations in a given order, but each that frees as much as it takes as soon as it can run.
+    """Runs operations in a given order, but each that frees at least as much as it allocates as early as possible.
 
-    A few that follow on each other are taken together: a weight gradient, and the update that frees it again.
+    A few consecutive operations can move together: a weight gradient, and the update that frees it.
     """
 
     def __init__(self, operations: Operations) -> None:
         self._touches, self._sizes = operations.touches, operations.sizes
         self._num_needed = [len(needed) for needed in operations.needs]
         self._followers = _followers(operations)
-        # How many operations touch each piece, how many have yet to, and the sum of their numbers: of one, its number.
+        # For each piece: how many operations touch it, how many of them remain, and the sum of their numbers, which
+        # identifies the last one.
         self._num_touching = [0] * len(operations.sizes)
         self._sum_left = [0] * len(operations.sizes)
         for operation, touched in enumerate(operations.touches):
@@ -161,7 +163,10 @@ class _Eager:
         return not self._has_run[operation] and not self._num_needed[operation]
 
     def _try(self, operation: int) -> list[int]:
-        """Run an operation, and what it makes worth running, if they free as much as they take; else run nothing."""
+        """Run an operation and the candidates that follow it, if together they free as much as they allocate.
+
+        Otherwise, run no operation.
+        """
         begin, taken = len(self._order), self._takes(operation)
         found = self._run(operation)
         while taken > 0 and len(self._order) - begin < _TOGETHER:
@@ -177,7 +182,7 @@ class _Eager:
         return []
 
     def _takes(self, operation: int) -> int:
-        """By how many bytes more are live after it than before it."""
+        """Return the increase of the live bytes by an operation."""
         taken = 0
         for piece in self._touches[operation]:
             left = self._num_left[piece]
@@ -188,7 +193,7 @@ class _Eager:
         return taken
 
     def _run(self, operation: int) -> list[int]:
-        """Returns those that this may have made worth running."""
+        """Run an operation. Returns the operations that may now be candidates."""
         self._has_run[operation] = True
         self._order.append(operation)
         found = []

@@ -1,12 +1,11 @@
-"""Which operation needs which, and which pieces of memory each works on: a program as `any_order.py` asks for it.
+"""The dependencies between operations and their pieces of memory: the input of `any_order.py`.
 
-A **piece** is a part of the temp block for a stretch of time, with all values that follow each other in it in place.
-Arguments, results and constants lie where XLA has put them for the whole step: no order changes that, so their pieces
-have no bytes.
+A **piece** is a part of the temp block during a span of time, with all values that replace each other in place.
+Arguments, results and constants keep their memory for the whole step in any order, so their pieces have 0 bytes.
 
-An operation needs those that made what it reads. What only passes values on (tuples, bitcasts, optimization barriers)
-is no operation here: that XLA had to respect a barrier is a matter of order, not of data. The operations of a loop's
-body stand in line, between the step that begins the loop and the one that ends it.
+An operation needs the makers of its operands. Instructions that only pass values on (tuples, bitcasts, optimization
+barriers) are not operations here: a barrier constrains XLA's order, not the data. The operations of a loop's body are
+inlined between the step that begins the loop and the step that ends it.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _PASSES_ON = frozenset({"get-tuple-element", "tuple", "bitcast", "optimization-b
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One operation; what runs others (a loop, a branch, a call) has two, of which the first begins it.
+    """One operation. An operation that runs others (a loop, a branch, a call) has two steps: beginning and end.
 
     Attributes:
-        position: in program order; of a beginning, that of the first operation that is run.
-        within: the number of the step that begins what it lies in; -1 at top level.
-        since: the number of the first step of the computation that it lies in.
-        begun: the number of the step that begins what it ends; -1 for what runs no others.
+        position: position in program order; for a beginning, the position of the first inner operation.
+        within: the number of the step that begins the enclosing operation; -1 at top level.
+        since: the number of the first step of the enclosing computation.
+        begun: for an end, the number of the step of the beginning; -1 for other steps.
     """
 
     instruction: Instruction
@@ -51,16 +50,16 @@ class MemoryGraph:
     """See the module's docstring.
 
     Attributes:
-        steps: in XLA's order; what only passes values on is one in a loop or a branch alone.
-        operations: the same as `any_order.py` takes them: each needs what makes its operands, and nothing else.
-        piece_of: the piece of each live range of the traces, one trace after the other.
+        steps: the steps in XLA's order. Instructions that only pass values on are included only in loops and branches.
+        operations: the steps in the form of `any_order.py`: each needs exactly the makers of its operands.
+        piece_of: the piece of each live range of the traces, one trace after another.
         fenced: the pieces that an optimization barrier passes on.
     """
 
     def __init__(
         self, program: Program, table: BufferTable, traces: Sequence[DeviceTrace], values: Values, order: ProgramOrder
     ) -> None:
-        """Args: traces: all of the device."""
+        """Args: traces: all traces of the device."""
         self.steps = _steps(program, order)
         self._ends = {step.begun: number for number, step in enumerate(self.steps) if step.begun >= 0}
         pieces, sizes, self.piece_of = _pieces(table, traces, values, order)
@@ -97,7 +96,7 @@ class MemoryGraph:
         self.operations = Operations(needs=[sorted(needed) for needed in needs], touches=touches, sizes=sizes)
 
     def _outside_siblings(self, step: Step, maker: int) -> int:
-        """What another branch makes is not for this one: that stands in line before it, and does not run before it."""
+        """Replace a maker in a sibling branch by the beginning: it precedes the step, but does not run before it."""
         while step.within >= 0:
             if step.within < maker < step.since:
                 maker = step.within
@@ -105,9 +104,9 @@ class MemoryGraph:
         return maker
 
     def orders(self) -> Iterator[list[int]]:
-        """Other orders of the steps, in which what XLA has put into the same memory still comes one after the other.
+        """Yield other orders of the steps, in which values that share memory still follow each other.
 
-        Each loop runs as a whole, and so does each branch; within them operations are moved as well.
+        Each loop and each branch runs as a whole; inside them, operations are moved too.
         """
         needs = self._needs_within()
         touches: dict[int, set[int]] = defaultdict(set)
@@ -132,7 +131,7 @@ class MemoryGraph:
             yield list(self._in_line(orders))
 
     def _needs_within(self) -> dict[int, set[int]]:
-        """What each step needs among those that lie in the same computation, for its data and for its memory."""
+        """Return the steps of the same computation that each step needs, for its data and for its memory."""
         needs: dict[int, set[int]] = defaultdict(set)
         for number, needed in enumerate(self.operations.needs):
             for other in needed:
@@ -152,7 +151,7 @@ class MemoryGraph:
         return needs
 
     def _lift(self, number: int, other: int, needs: dict[int, set[int]]) -> None:
-        """Note that one step comes after another, where both, or what they lie in, lie in the same computation."""
+        """Record that one step follows another, between their enclosing operations in the same computation."""
         number, other = self._ends.get(number, number), self._ends.get(other, other)
         while self.steps[number].within != self.steps[other].within:
             if self.steps[number].within > self.steps[other].within:
@@ -181,7 +180,7 @@ class MemoryGraph:
 
 
 class _Piece(Struct, frozen=True):
-    """The part of a piece's time in which one group lies there: between two positions in program order."""
+    """The part of a piece's time in which one group occupies it: between two positions in program order."""
 
     number: int
     first: int
@@ -191,7 +190,7 @@ class _Piece(Struct, frozen=True):
 def _pieces(
     table: BufferTable, traces: Sequence[DeviceTrace], values: Values, order: ProgramOrder
 ) -> tuple[dict[int, list[_Piece]], list[int], list[int]]:
-    """The pieces that each group lies in, the bytes of all pieces, and the piece of each live range."""
+    """Return the pieces of each group, the bytes of all pieces, and the piece of each live range."""
     pieces: dict[int, list[_Piece]] = defaultdict(list)
     sizes: list[int] = []
     piece_of: list[int] = []
@@ -200,7 +199,7 @@ def _pieces(
         by_canonical: dict[int, list[Lifetime]] = defaultdict(list)
         for life in sorted(trace.liveness.lifetimes, key=lambda life: life.start):
             by_canonical[life.canonical_id].append(life)
-        piece_at: dict[int, int] = {}  # the event at which a value takes the memory
+        piece_at: dict[int, int] = {}  # by the event at which a value takes the memory
         for canonical, lives in by_canonical.items():
             begins = {first[life.start] for life in lives}
             reached = -2
@@ -212,7 +211,7 @@ def _pieces(
                 piece_at[life.start] = len(sizes) - 1
                 group = values.group_of(table.logical_buffers[life.buffer_id])
                 if group is not None:
-                    # What is overwritten in place dies, in the trace, before the operation that reads it last.
+                    # In the trace, a value that is overwritten in place dies before the operation that reads it last.
                     pieces[group].append(_Piece(len(sizes) - 1, begin, end + (end + 1 in begins)))
         piece_of.extend(piece_at[live.start] for live in trace.liveness.live_ranges)
     traced = {trace.liveness.trace.allocation for trace in traces}
@@ -227,15 +226,15 @@ def _pieces(
 
 
 def _is_barrier(instruction: Instruction) -> bool:
-    """Whether an optimization barrier stands there, or stood.
+    """Whether an instruction is or was an optimization barrier.
 
-    XLA takes barriers away once it has put operations in order; what passed them on keeps their name.
+    XLA removes barriers after it has ordered the operations; the instructions that replace them keep their name.
     """
     return instruction.opcode in _PASSES_ON and instruction.op_name.endswith(BARRIER)
 
 
 def _groups(step: Step, program: Program, values: Values) -> tuple[set[int], tuple[int, ...]]:
-    """The groups that a step reads, and those that it makes."""
+    """Return the groups that a step reads, and the groups that it makes."""
     instruction = step.instruction
     if instruction.opcode in _PASSES_ON or (instruction.opcode == "parameter" and step.within >= 0):
         return set(), ()
@@ -245,14 +244,14 @@ def _groups(step: Step, program: Program, values: Values) -> tuple[set[int], tup
     reads = set(values.groups_read_by(instruction))
     if step.is_beginning:
         return reads, ()
-    if instruction.opcode.endswith("-done"):  # what runs in the background reads its operands until its end
+    if instruction.opcode.endswith("-done"):  # a background operation reads its operands until its end
         reads.update(values.groups_read_by(program.instructions[instruction.operands[0]]))
     return reads, values.groups_of(instruction)
 
 
 def _steps(program: Program, order: ProgramOrder) -> list[Step]:
     place = {instruction.name: position for position, instruction in enumerate(order.instructions)}
-    first = list(range(order.length))  # of what each runs, in program order
+    first = list(range(order.length))  # the position of the first operation that each one runs
     computation: dict[str, int] = {}
     begins: dict[int, list[int]] = defaultdict(list)
     for position, instruction in enumerate(order.instructions):
@@ -265,7 +264,7 @@ def _steps(program: Program, order: ProgramOrder) -> list[Step]:
         if first[position] < position:
             begins[first[position]].append(position)
     steps: list[Step] = []
-    stack: list[tuple[int, int]] = []  # what we are in: the number of its beginning, and the position of its end
+    stack: list[tuple[int, int]] = []  # enclosing operations: the number of the beginning, and the position of the end
     since: dict[tuple[int, int], int] = {}  # the first step of each computation
 
     def add(instruction: Instruction, position: int, *, is_beginning: bool = False, begun: int = -1) -> None:
@@ -287,7 +286,7 @@ def _steps(program: Program, order: ProgramOrder) -> list[Step]:
             add(order.instructions[end], position, is_beginning=True)
             stack.append((len(steps) - 1, end))
         if not stack and order.instructions[position].opcode in _PASSES_ON:
-            continue  # half of a large program; what stands in a loop takes part in the order of its body
+            continue  # half of a large program; inside a loop, they take part in the order of its body
         begun = stack.pop()[0] if stack and stack[-1][1] == position else -1
         add(order.instructions[position], position, begun=begun)
     return steps

@@ -1,9 +1,10 @@
-"""Why a buffer is still live at the peak: what it waits for, and whether XLA's order alone keeps it.
+"""Why a buffer is still live at the peak: the operations that it waits for, and whether only XLA's order keeps it.
 
-The operation that runs at the peak cuts all others in three: those that it needs, those that need it, and those that
-may run before or after it. What it works on itself is live then in any order, and so is what both one of the first and
-one of the second work on. Of the rest, what only operations of the third kind have yet to read **waits**: they could
-have run before. What none of the first has touched is **early**: it could have been made after.
+The operation at the peak divides all others into three sets: its ancestors (the operations that it needs), its
+descendants (the operations that need it), and independent operations, which may run before or after it. A buffer is
+live at this moment in every order if the operation itself works on it, or if both an ancestor and a descendant do. Of
+the other buffers, a buffer is **waiting** if only independent operations have yet to read it: they could have run
+before. A buffer is **early** if no ancestor has touched it: it could have been made afterwards.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.analysis.scheduling.any_order import lower_bound_bytes, peak_bytes
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 
-_WORTH_LOOKING = 0.01  # of the footprint: how much lower the bound has to be for another order to be looked for
+_WORTH_LOOKING = 0.01  # of the footprint; if the bound is lower than the peak by more, other orders are tried
 
 
 class PeakOrder:
-    """The operations of a program around its peak: looked at when somebody asks."""
+    """The operations of a program around its peak, computed on demand."""
 
     def __init__(
         self, make_graph: Callable[[], MemoryGraph], memory: Memory, fenced_values: Mapping[str, Sequence[str]]
@@ -59,7 +60,7 @@ class PeakOrder:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What of the live peak is due to the order alone."""
+        """The part of the live peak that is due to the order alone."""
         memory, operations = self._memory, self._graph.operations
         whole_step = sum(buffer.size_bytes for buffer in memory.indefinite)
         bound_bytes = min(whole_step + lower_bound_bytes(operations), memory.live_peak_bytes)
@@ -80,28 +81,28 @@ class PeakOrder:
         )
 
     def _is_fenced(self, number: int) -> bool:
-        """Whether an optimization barrier passes a temp buffer on, by the program or by the traced step.
+        """Whether an optimization barrier passes a temp buffer on, according to the program or to the traced step.
 
-        The program of jax 0.10.2 shows it, that of jax 0.12.0.1 does not.
+        The program of jax 0.10.2 shows the barrier; the program of jax 0.12.0.1 does not.
         """
         if self._graph.piece_of[number] in self._graph.fenced:
             return True
         buffer = self._memory.temps[number]
         return any(
-            f"/{line}".endswith(f"/{buffer.source}")  # in a package, the end of the path
+            f"/{line}".endswith(f"/{buffer.source}")  # for a file in a package, `source` is the end of its path
             for op in buffer.op.split(";")
             for name in _endings(op)
             for line in (self._fenced_values.get(name, ()) if buffer.source else ())
         )
 
     def why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
-        """Why each of some buffers of the peak is live then."""
+        """Explain why each of the given buffers is live at the peak."""
         return tuple(self._why(values, sources, buffers))
 
     def _why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> Iterator[WhyLive]:
         pieces = {id(self._memory.temps[number]): piece for number, piece in self._at_peak()}
         at_peak = self._operation(self._peak, values, sources) if pieces else None
-        chains: dict[int, tuple[Link, ...]] = {}  # of the last user: that of many buffers is the same
+        chains: dict[int, tuple[Link, ...]] = {}  # by the last user, which many buffers share
         for buffer in buffers:
             piece = pieces.get(id(buffer))
             if piece is None:
@@ -121,14 +122,14 @@ class PeakOrder:
             )
 
     def _at_peak(self) -> Iterator[tuple[int, int]]:
-        """The temp buffers that are live at the peak, by their number, with the piece of memory of each."""
+        """Yield the number of each temp buffer that is live at the peak, with its piece of memory."""
         for number, (buffer, piece) in enumerate(zip(self._memory.temps, self._graph.piece_of, strict=True)):
             if buffer.at_peak:
                 yield number, piece
 
     @cached_property
     def _reached(self) -> tuple[set[int], set[int]]:
-        """The operations that the one at the peak needs, and those that need it."""
+        """The ancestors and the descendants of the operation at the peak, both including itself."""
         needs = self._graph.operations.needs
         needed, needing = {self._peak}, {self._peak}
         for number in range(min(self._peak, len(needs) - 1), -1, -1):
@@ -148,7 +149,7 @@ class PeakOrder:
         return Reason.EARLY if needed.isdisjoint(touching) else Reason.ANY_ORDER
 
     def _chain(self, user: int, values: Values) -> Iterator[Link]:
-        """The operations between the one at the peak and a user of it, each the last that the next one needs."""
+        """Yield the operations between the one at the peak and a user, each the last one that the next one needs."""
         needs, (_, needing) = self._graph.operations.needs, self._reached
         chain: list[int] = []
         while user in needing and user != self._peak:
@@ -174,6 +175,6 @@ class PeakOrder:
 
 
 def _endings(op_name: str) -> Iterator[str]:
-    """An op name without its first scopes: `jit(step)/jvp(Net)/tanh`, `jvp(Net)/tanh`, `tanh`."""
+    """Yield an op name without its first scopes: `jit(step)/jvp(Net)/tanh`, `jvp(Net)/tanh`, `tanh`."""
     parts = op_name.split("/")
     return ("/".join(parts[first:]) for first in range(len(parts)))
