@@ -29,7 +29,10 @@ from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "No rule found a saving of 2% or more in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
-_CAUTION = 'Each saving is for one change; two changes together save less than the sum. "up to" is an upper bound, not compiled.'
+_CAUTION = (
+    "Each saving is for one change; two changes together save less than the sum."
+    ' "up to" is an upper bound, not compiled.'
+)
 _COMPILES = " `memprof advise` with the name of a step compiles those changes that memprof can make itself."
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",

@@ -79,7 +79,9 @@ def comparison_document(
 def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[Block, ...]:
     return (
         comparison_facts(rows),
-        Heading(text=f"Footprint{_of_each(rows)}", level=2, aside="the memory that the allocator must hold to run the step"),
+        Heading(
+            text=f"Footprint{_of_each(rows)}", level=2, aside="the memory that the allocator must hold to run the step"
+        ),
         footprint_bars(rows),
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),

@@ -18,7 +18,9 @@ _BY_REASON = {
     Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is held for the whole step",
     Reason.ANY_ORDER: "live here in every order of the operations",
     Reason.WAITING: "only because of the order: its remaining readers do not depend on the operation at the peak",
-    Reason.EARLY: "only because of the order: the operation at the peak does not depend on it, so it could be made later",
+    Reason.EARLY: (
+        "only because of the order: the operation at the peak does not depend on it, so it could be made later"
+    ),
 }
 
 
