@@ -19,6 +19,7 @@ from memprof.sources.jax.compile import capture_of
 from memprof.sources.jax.targets.mesh import mesh_of, target_of_step
 from memprof.sources.jax.targets.nvidia.tools import missing_for_deviceless
 from memprof.sources.jax.targets.resolve import resolve, resolve_asked
+from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
@@ -60,13 +61,14 @@ pytestmark = pytest.mark.skipif(
 def capture(label: str, workload: str, axis: str | None, settings: tuple[str, ...]) -> Capture:
     """A small model's program for an H100, or for two of them along an axis."""
     target = resolve_asked("h100-80gb", mesh=axis and f"{axis}=2")
-    spec = build_step(
-        workload=workload,
-        preset="tiny",
-        overrides=(*SIZES[workload], *settings),
-        techniques=[label] if label else [],
-        mesh=mesh_of(target),
-    )
+    with cudnn_of_absent_device(target):  # as in a child process
+        spec = build_step(
+            workload=workload,
+            preset="tiny",
+            overrides=(*SIZES[workload], *settings),
+            techniques=[label] if label else [],
+            mesh=mesh_of(target),
+        )
     return capture_of(spec, target_of_step(spec, target), progress=lambda stage: None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -136,8 +137,8 @@ class Command:
 
 def without_progress(stderr: str) -> str:
     """What a command says beside the stages that it goes through."""
-    ends = (" ...\n", ": done\n", ": failed\n")
-    return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(ends))
+    stage = re.compile(r".* \.\.\.\n|.*: (done|failed)( \(\d+ of .*\))?\n")
+    return "".join(line for line in stderr.splitlines(keepends=True) if not stage.fullmatch(line))
 
 
 def processes_with(temp_folder: Path) -> list[int]:
