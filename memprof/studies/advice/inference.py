@@ -50,7 +50,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.SPLIT_CACHE),
-        what="Hold the cache of each layer in an array of its own, and call one layer after another",
+        what="Store the cache of each layer in a separate array, and call the layers one after another",
         evidence=f"{amount(copies, 'arrays')} at the peak, are copies of the whole cache that a loop over layers makes,"
         f" the largest at {made_at(copies[0])}",
         cost="a longer compile: the program has a copy of each layer",
@@ -73,7 +73,7 @@ def relaid_cache(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.REORDER_CACHE),
-        what="Hold the cache in the order of axes in which attention reads it",
+        what="Store the cache in the order of axes that attention reads",
         evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)}",
         cost="none, if nothing else reads the cache",
@@ -119,7 +119,7 @@ def wide_cache(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.CAST_CACHE),
-        what="Hold the cache in bfloat16, as the weights are",
+        what="Store the cache in bfloat16, like the weights",
         evidence=f"{amount(held, 'arrays')}, are keys and values in float32, made by weights of 16 bits or fewer",
         cost="keys and values of 8 bits of precision, as most engines hold them",
         without=without,
@@ -144,7 +144,7 @@ def wide_weights(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.CAST_WEIGHTS),
-        what="Hold the weights in bfloat16: nothing is trained",
+        what="Store the weights in bfloat16: the step trains nothing",
         evidence=f"{amount(weights, 'arrays')}, are weights in float32",
         cost="weights of 8 bits of precision, as most models are published",
         without=without,
@@ -252,7 +252,7 @@ def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
-        what="Compute the logits of the last token of each prompt alone",
+        what="Compute only the logits of each prompt's last token",
         evidence=f"{amount(logits, 'arrays')} at the peak, hold logits of every token; the largest is made at"
         f" {made_at(logits[0])}",
         cost="none, unless the prompt's own probabilities are asked for",

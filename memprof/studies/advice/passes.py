@@ -80,7 +80,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
     if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_ATTENTION:
         yield Proposal(
             intent=Intent(aim=Aim.CHUNK_ATTENTION),
-            what="Attend with a block of queries at a time, and compute its probabilities again",
+            what="Attend one block of queries at a time, and recompute its probabilities",
             evidence=evidence,
             cost="the products of queries and keys again, in a loop",
             without=_without_probabilities,
@@ -223,7 +223,7 @@ def workspace(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.GENERATE_PRODUCTS),
-        what="Have XLA generate the matrix products that ask for scratch memory now",
+        what="Let XLA generate the matrix products that now need scratch memory",
         evidence=f"{amount(at_peak, 'arrays')} at the peak, are scratch of matrix products by cuBLAS, the largest "
         f"for {at_peak[0].name}",
         cost="perhaps slower matrix products: measure",

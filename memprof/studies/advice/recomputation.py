@@ -39,7 +39,7 @@ def remat_elementwise(report: Report) -> Iterator[Proposal]:
     without = _without_residuals(report, [path for paths in outermost for path in paths], keep=is_product)
     yield Proposal(
         intent=Intent(aim=Aim.RECOMPUTE_ALL_BUT_PRODUCTS),
-        what="Keep results of matrix products alone, and recompute the rest",
+        what="Save only matmul results; recompute the rest",
         evidence=f"{amount(changed_at_peak(report, without), 'activations')} at the peak, come from other operations",
         cost="elementwise operations again, and the products of attention",
         without=without,
