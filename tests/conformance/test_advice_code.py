@@ -93,10 +93,10 @@ def test_its_code_runs_beside_the_names_that_the_docs_list_and_no_others(
 
 
 def test_a_flag_of_xla_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     namespace: dict[str, Any] = {}
     exec(means_to(Intent(aim=Aim.GENERATE_PRODUCTS)).code, namespace)
-    assert namespace["os"].environ["XLA_FLAGS"] == "--xla_dump_to=here --xla_gpu_cublas_fallback=false"
+    assert namespace["os"].environ["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false --xla_gpu_cublas_fallback=false"
 
 
 def test_a_cache_is_split_into_one_tree_for_each_layer() -> None:
