@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from memprof.analysis.comparison import FailedRow
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
@@ -114,7 +115,7 @@ class EngineBuild:
             )
         self._maxima()
 
-    def capture(self, *, progress: Callable[[str], None]) -> Capture:
+    def capture(self, *, progress: Callable[[str], None]) -> FreshCapture:
         """Build it.
 
         Raises:
@@ -125,7 +126,7 @@ class EngineBuild:
         capture = self._of_file(progress) if is_model_file(self.subject.name) else self._of_step(progress)
         label = self.label or " ".join(filter(None, (capture.workload, self.techniques)))
         techniques = (*capture.techniques, *of_engine(self.techniques))
-        return replace(capture, label=label, techniques=techniques, request=self.digest)
+        return FreshCapture(capture=replace(capture, label=label, techniques=techniques, request=self.digest))
 
     def _of_file(self, progress: Callable[[str], None]) -> Capture:
         maxima = self._maxima()
@@ -243,7 +244,7 @@ def build_rows(
     failures: list[FailedRow] = []
     for build in builds:
         try:
-            capture = build.capture(progress=partial(progress, build.label))
+            capture = build.capture(progress=partial(progress, build.label)).capture
         except MemprofError as error:
             failures.append(FailedRow(label=build.label, reason=str(error)))
             progress(build.label, "failed")

@@ -91,12 +91,12 @@ def compile_rows(
     failures: dict[str, FailedRow] = {}
     for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
         label = result.task.label
-        if result.capture is None:
+        if result.fresh is None:
             failures[label] = FailedRow(label=label, reason=_reason(result.error))
         else:
-            capture = replace(result.capture, label=label, request=request_digest(result.task))
+            capture = replace(result.fresh.capture, label=label, request=request_digest(result.task))
             keep(capture)
-            reports[label] = analyze(capture, pool=pool, with_order=False)
+            reports[label] = analyze(capture, result.fresh.decoded, pool=pool, with_order=False)
         progress(label, "done" if label in reports else "failed")
     order = [task.label for task in tasks]
     return (

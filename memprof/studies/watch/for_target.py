@@ -10,10 +10,11 @@ from pathlib import Path
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.watched import SeenCompile
 from memprof.errors import MemprofError
-from memprof.sources.jax.planning import capture_plan
+from memprof.sources.jax.planning import planned_step
 from memprof.sources.jax.processes.launch import plan_in_child
 from memprof.sources.jax.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
 from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.plan_cache import checked
 from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
 from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, known_of
 
@@ -48,7 +49,8 @@ def _compiled_for_target(folder: Path, seen: SeenCompile, place: Path) -> Captur
     task, program = decoded_task((place / PLAN_TASK_FILE).read_bytes()), PortableProgram.read(place)
     assert isinstance(task, PlanTask)
     make = functools.partial(plan_in_child, program, task, progress=_silent)
-    return capture_plan(known_of(folder, seen), program, task, make, progress=_silent)
+    plan = functools.partial(planned_step, known_of(folder, seen), program, task, make, progress=_silent)
+    return checked(plan(), plan).capture
 
 
 def _silent(stage: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.live_buffer import array_type
@@ -21,7 +22,7 @@ from memprof.sources.dumps.importing import import_program, sizes_of
 from memprof.sources.jax.processes.handover import Handover
 from memprof.sources.jax.processes.task import DUMP_FOLDER
 from memprof.sources.jax.watching import records
-from memprof.sources.jax.xla.plan import read_plan
+from memprof.sources.jax.xla.plan import read_plan, with_plan
 from memprof.studies.watch.job import Job, job_of
 from memprof.studies.watch.programs import Compiled
 
@@ -42,7 +43,7 @@ def read_job(folder: Path, label: str, exit_code: int) -> Job:
     return job_of(label, calls.values(), compiled, records.read_live(folder), ending)
 
 
-def capture_of(compiled: Compiled, folder: Path) -> Capture:
+def capture_of(compiled: Compiled, folder: Path) -> FreshCapture:
     """Return the capture of a program, with the details of its call or, without these, from the program alone.
 
     Raises:
@@ -55,7 +56,7 @@ def capture_of(compiled: Compiled, folder: Path) -> Capture:
         plan = read_plan(dump, compile_seconds=compiled.seen.seconds or 0.0)
         with suppress(FileNotFoundError):  # missing if the target is the device that the script ran on
             plan = replace(plan, proto_without_limit=(compiled.folder / WITHOUT_LIMIT_FILE).read_bytes())
-        return replace(handover, plan=plan).capture()
+        return with_plan(replace(handover, plan=plan).planned())
     (found,) = programs_in([dump])
     return import_program(found, roles={}, target=None)
 

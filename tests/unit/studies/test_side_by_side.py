@@ -9,6 +9,7 @@ import pytest
 from added_up_step import added_up_step
 
 from memprof.analysis.comparison import FailedRow
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
@@ -30,12 +31,11 @@ def _results(failing: str) -> Callable[..., Iterator[CompileResult]]:
         for task in reversed(tasks):
             progress(task.label, f"compile, {num_jobs} at a time")
             if failing in task.label:
-                yield CompileResult(task=task, capture=None, error=WorkloadError("out of luck"))
+                yield CompileResult(task=task, error=WorkloadError("out of luck"))
             else:
                 techniques = tuple(filter(None, task.label.split(" ")[-1].split("+")))
-                yield CompileResult(
-                    task=task, capture=replace(added_up_step().capture(), techniques=techniques), error=None
-                )
+                capture = replace(added_up_step().capture(), techniques=techniques)
+                yield CompileResult(task=task, fresh=FreshCapture(capture=capture))
 
     return compile_all
 

@@ -87,7 +87,7 @@ def test_a_compile_without_a_plan_has_no_sizes(tmp_path: Path) -> None:
 def test_a_capture_has_the_roles_of_a_call_that_was_followed(tmp_path: Path, is_followed: bool) -> None:
     _leave(tmp_path, 1, _CALL, is_followed=is_followed)
     (program,) = read_job(tmp_path, "train.py", exit_code=0).programs
-    capture = capture_of(program.largest, tmp_path)
+    capture = capture_of(program.largest, tmp_path).capture
     assert capture.hlo_proto == added_up_step().capture().hlo_proto
     assert (capture.timings.compile_seconds == 0.5) == is_followed
     assert (added_up_step().capture().label == capture.label) == is_followed
