@@ -17,7 +17,6 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.launch import exported_in_child
 from memprof.sources.jax.processes.task import plain
@@ -28,6 +27,7 @@ from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
+from memprof.studies.side_by_side import SideBySide
 from memprof.studies.subject import Subject, is_model_file
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.overrides import split_override
@@ -229,30 +229,29 @@ class EngineBuild:
 
 
 def build_rows(
-    builds: Sequence[EngineBuild], *, progress: Callable[[str, str], None], keep: Callable[[Capture], None]
-) -> tuple[list[Report], list[FailedRow]]:
+    builds: Sequence[EngineBuild],
+    table: SideBySide,
+    *,
+    progress: Callable[[str, str], None],
+    keep: Callable[[Capture], None],
+) -> None:
     """Build and analyse engines, one after another, because the builder uses all processors.
 
     Args:
+        table: gets the rows.
         progress: called with a row's label and its stage.
         keep: called with each capture.
-
-    Returns:
-        The reports, and the rows that failed.
     """
-    reports: list[Report] = []
-    failures: list[FailedRow] = []
     for build in builds:
         try:
             capture = build.capture(progress=partial(progress, build.label)).capture
         except MemprofError as error:
-            failures.append(FailedRow(label=build.label, reason=str(error)))
+            table.fail(FailedRow(label=build.label, reason=str(error)))
             progress(build.label, "failed")
             continue
         keep(capture)
-        reports.append(analyze(capture))
+        table.add(analyze(capture))
         progress(build.label, "done")
-    return reports, failures
 
 
 def _tools(version: str) -> Toolchain:

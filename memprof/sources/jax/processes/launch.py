@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ from memprof.sources.jax.xla.portable_program import CompileSettings, PlanTask, 
 if TYPE_CHECKING:
     from memprof.sources.jax.processes.cluster import Cluster
 
+_MOST_WAITING = 2  # tasks for each job that run, or whose result waits for the caller
 # Peak memory of one compile of a large step, including jax and its libraries.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
 
@@ -78,7 +80,8 @@ def compile_all(
     """Compile tasks in parallel, and yield each result as soon as it is available, in any order.
 
     A failed task does not affect the others. If the caller stops iterating (Ctrl-C, an error), the running children end
-    at once. Each program is decoded when its result is yielded, because decoded programs take much memory.
+    at once. Memory does not grow with the tasks: a program is decoded when its result is yielded, and if the caller is
+    slower than the compiles, these wait.
 
     Args:
         num_jobs: maximum number of concurrent tasks.
@@ -89,9 +92,15 @@ def compile_all(
     """
     with _planner_of(tasks) as planner:
         executor = ThreadPoolExecutor(max_workers=num_jobs)
-        rows = {executor.submit(planner.start, task, functools.partial(progress, task.label)): task for task in tasks}
+        rows: dict[Future[Callable[[], FreshCapture]], Task] = {}
+        waiting = iter(tasks)
         try:
-            for future in as_completed([*rows]):
+            while True:
+                for task in islice(waiting, _MOST_WAITING * num_jobs - len(rows)):
+                    rows[executor.submit(planner.start, task, functools.partial(progress, task.label))] = task
+                if not rows:
+                    return
+                future = next(as_completed(rows))
                 yield _result(rows.pop(future), future)
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
