@@ -52,15 +52,24 @@ class Handover:
         """Read the handover from a work folder."""
         return _DECODER.decode((folder / _FILE).read_bytes())
 
-    def planned(self) -> PlannedStep:
-        """Return the step with its plan.
+    @property
+    def step(self) -> Capture:
+        """The capture without its program.
 
         Raises:
             MemprofError: the encoded capture is invalid.
         """
+        return decoded_without_program(self.lowered)
+
+    def planned(self) -> PlannedStep:
+        """Return the step with its plan.
+
+        Raises:
+            MemprofError: see `step`.
+        """
         assert self.plan is not None
         return PlannedStep(
-            lowered=decoded_without_program(self.lowered),
+            lowered=self.step,
             plan=self.plan,
             cache_key=self.cache_key,
             search_path=tuple(map(os.fsdecode, self.search_path)),

@@ -22,7 +22,6 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.exported import Exported
 from memprof.errors import MemprofError
-from memprof.sources.capture_file import decoded_without_program
 from memprof.sources.jax.processes.child_process import ChildProcess, Children, Progress
 from memprof.sources.jax.processes.handover import Handover
 from memprof.sources.jax.processes.task import (
@@ -153,7 +152,7 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
     with _done(task, progress) as folder:
         exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
         yield (
-            decoded_without_program(Handover.read(folder).lowered),
+            Handover.read(folder).step,
             exported,
             tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
         )
