@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
 from memprof.studies.plan import search
@@ -72,11 +73,19 @@ class _Compiler:
                     else:
                         flops += int(each.seconds)
         extra_bytes = self.extra_bytes(len(self.compiled)) if checkpoints is not None and checkpoints.kept else 0
-        return SimpleNamespace(target=target, recomputed_flops=flops, footprint_bytes=_BASE + kept_bytes + extra_bytes)
+        capture = SimpleNamespace(
+            target=target,
+            recomputed_flops=flops,
+            footprint_bytes=_BASE + kept_bytes + extra_bytes,
+            verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
+        )
+        return FreshCapture(capture=capture)  # type: ignore[arg-type]
 
-    def analyze(self, capture: Any, *, with_order: bool) -> Any:
-        del with_order
-        return SimpleNamespace(unpressed=capture, verdict=SimpleNamespace(pool_bytes=self.pool_bytes))
+    def analyze(self, capture: Any, decoded: Any, *, with_order: bool) -> Any:
+        """The report; all that is read of one."""
+        del decoded, with_order
+        capture.unpressed = capture
+        return capture
 
     def plan(
         self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, *, few: int = 1, **options: Any
