@@ -28,7 +28,7 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
-    from memprof.analysis.records.in_chunks import InChunks
+    from memprof.analysis.records.rewrites import FusedAttention, InChunks
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.errors import MemprofError, WorkloadError
@@ -46,7 +46,8 @@ _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
     "Feed": "memprof.sources.jax.tracing.step",
-    "InChunks": "memprof.analysis.records.in_chunks",
+    "FusedAttention": "memprof.analysis.records.rewrites",
+    "InChunks": "memprof.analysis.records.rewrites",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
@@ -78,6 +79,7 @@ __all__ = [
     "Category",
     "Comparison",
     "Feed",
+    "FusedAttention",
     "InChunks",
     "MemprofError",
     "Profile",

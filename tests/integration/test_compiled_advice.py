@@ -175,6 +175,26 @@ S = jax.ShapeDtypeStruct
 params = {"embed": S((1024, 16), jnp.float32), "layers": [S((16, 48), jnp.float32)] * 2}
 args = (params, S((4, 201), jnp.int32))
 """
+_HALF_PRECISION = """
+import functools, jax, jax.numpy as jnp
+
+def attend(x, w):
+    q, k, v = (each.reshape(8, 128, 4, 16) for each in jnp.split(x @ w, 3, -1))
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / 4
+    scores = jnp.where(jnp.tril(jnp.ones((128, 128), bool)), scores, -1e9)
+    probabilities = jax.nn.softmax(scores.astype(jnp.float32)).astype(x.dtype)
+    return x + jnp.einsum("bhts,bshd->bthd", probabilities, v).reshape(x.shape)
+
+def loss(params, x):
+    layer = jax.checkpoint(lambda x, w: (attend(x, w), None), prevent_cse=False)
+    return jnp.mean(jax.lax.scan(layer, x, params)[0].astype(jnp.float32) ** 2)
+
+@functools.partial(jax.jit, donate_argnames="params")
+def step(params, x):
+    return params - 0.1 * jax.grad(loss)(params, x)
+
+args = (jax.ShapeDtypeStruct((3, 64, 192), jnp.bfloat16), jax.ShapeDtypeStruct((8, 128, 64), jnp.bfloat16))
+"""
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
@@ -244,6 +264,33 @@ def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> 
         assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
         assert by_hand.report.recomputed_flops == each.compiled.recomputed_flops > 0
         assert [leaf.donated for leaf in by_hand.report.arguments] == [True, True, True, False]
+
+
+def test_an_attention_in_a_checkpointed_scan_is_compiled_with_a_kernel(tmp_path: Path) -> None:
+    own = _names(_HALF_PRECISION, tmp_path, "half")
+    before = package.profile(own["step"], *own["args"], target="h100-80gb")
+    advice = _compiled(package.advise(own["step"], *own["args"], target="h100-80gb"))
+    each = advice["flash_attention"]
+    assert each.compiled is not None
+    assert each.compiled.meaning is Meaning.CLOSE
+    assert "chunked_attention" not in advice
+    assert (
+        '# half.py:6: jax.nn.dot_product_attention(q, k, v, scale=0.25, is_causal=True, implementation="cudnn")'
+        in each.proposal.how_to.splitlines()
+    )
+    pasted = _names(_HALF_PRECISION, tmp_path, "half")
+    exec(each.proposal.how_to, pasted)
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="h100-80gb")
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before.footprint_bytes - each.saving_bytes
+    assert not any(buffer.is_of_attention for buffer in by_hand.report.buffers)
+    assert any(buffer.is_of_attention for buffer in before.report.buffers)
+
+
+def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) -> None:
+    own = _names(_HALF_PRECISION, tmp_path, "half")
+    advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
+    assert "chunked_attention" in advice
+    assert "flash_attention" not in advice
 
 
 @pytest.mark.with_one_jax

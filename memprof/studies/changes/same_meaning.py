@@ -55,7 +55,7 @@ def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list
     if small is None:
         return Meaning.UNPROVED
     try:
-        changed = results_of(replace(change.spec, args=small.args), change.around)
+        changed = results_of(replace(change.on_cpu or change.spec, args=small.args), change.around)
         return _compared(before(), changed)
     except Exception:  # raised by the user's code, on a processor that it may not support
         return Meaning.UNPROVED

@@ -134,7 +134,7 @@ class _Search:
             smallest = self.smallest_bytes
             if self._add_without_checkpoints(each.rule, changed).footprint_bytes < smallest:
                 capture = changed
-                self.changes.append(PlannedChange(rule=each.rule, code=change.code, num_parts=change.intent.num_parts))
+                self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
             else:
                 self._spec = before
                 self._find_blocks(capture)

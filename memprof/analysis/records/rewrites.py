@@ -1,4 +1,4 @@
-"""The parts of a differentiated function that are computed in chunks."""
+"""Other ways to compute parts of a step, for `memprof.apply`."""
 
 from __future__ import annotations
 
@@ -16,3 +16,17 @@ class InChunks:
 
     loss: int = 1
     attention: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedAttention:
+    """Each attention of a step that trains is computed by `jax.nn.dot_product_attention`.
+
+    Attributes:
+        implementation: "cudnn", a kernel that never stores the probabilities, or "xla", which runs on any device.
+    """
+
+    implementation: str = "cudnn"
+
+
+Rewrite = InChunks | FusedAttention
