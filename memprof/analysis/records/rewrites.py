@@ -29,4 +29,9 @@ class FusedAttention:
     implementation: str = "cudnn"
 
 
-Rewrite = InChunks | FusedAttention
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrolled:
+    """Loops over layers run without a loop, where an argument holds one array for each layer (`memprof.in_layers`)."""
+
+
+Rewrite = InChunks | FusedAttention | Unrolled

@@ -24,6 +24,7 @@ from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
+from memprof.studies.changes.layered_state import layered_states
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
@@ -36,6 +37,7 @@ FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     recomputations,
     in_chunks,
     attention_kernels,
+    layered_states,
     narrow_optimizer_states,
     techniques,  # last: they import the user's code again
 )

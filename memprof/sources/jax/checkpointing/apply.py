@@ -77,7 +77,7 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
                 return vjp(fun, *primals, **options)
             is_inside = True
             try:
-                results = _Results(fun)
+                results = Results(fun)
                 evaluate = changed(jax.make_jaxpr(results.arrays)(*primals))
             finally:
                 is_inside = False
@@ -89,7 +89,7 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
         yield
 
 
-class _Results:
+class Results:
     """The results of a function: arrays, which its jaxpr also returns, and other leaves, which stay unchanged."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
@@ -124,15 +124,30 @@ def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContext
     Raises:
         MemprofError: a framework has jitted the step.
     """
+
+    def changed(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with around():
+                return inner(*args, **kwargs)
+
+        return call
+
+    return rejitted(step, changed)
+
+
+def rejitted(
+    step: Callable[..., Any], change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Change the function within a step's jit, and jit it with the step's own options.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
     if jit_adapter.is_framework_jit(step):
         raise MemprofError(
             "the step is jitted by its framework: give the function without jit, and jit what comes back"
         )
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
-
-    @functools.wraps(inner)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        with around():
-            return inner(*args, **kwargs)
-
+    changed = change(inner)
     return changed if inner is step else jit_adapter.jitted_as(step, changed)
