@@ -1,4 +1,4 @@
-"""Hold the state of layers, such as a cache of keys and values, as one array for each layer, without a loop over them."""
+"""Hold the state of layers, such as a KV cache, as one array for each layer, without a loop over them."""
 
 from __future__ import annotations
 
