@@ -14,6 +14,7 @@ from memprof.profiler_cli.console import ExitCode, stages, write
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
+    from memprof.analysis.records.capture import Target
     from memprof.studies.plan.allowed import Allowed
     from memprof.studies.plan.plan import CheckpointPlan
     from memprof.studies.subject import Subject
@@ -33,7 +34,7 @@ _Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="CHANGES",
-        help="Changes to try before checkpoints, with commas: donate, chunked-loss, chunked-attention.",
+        help="To try before checkpoints, with commas: donate, chunked-loss, fused-attention, chunked-attention.",
     ),
 ]
 _Techniques = Annotated[
@@ -62,7 +63,7 @@ def plan(
     allow: _Allow = "",
     technique: _Techniques = [],  # noqa: B006
     step: options.StepOptions,
-    target: options.Target = None,
+    device: options.TargetOptions,
     output: _Output = None,
     force: options.Force = False,
     shown: options.ShownOptions,
@@ -89,7 +90,7 @@ def plan(
         check_writable(output, overwrite=force)
     budget_bytes = None if memory is None else parse_bytes(memory)
     found = _found(
-        step.subject(workload, arguments), "+".join(technique), target, budget_bytes,
+        step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
         with_curve=with_curve, allowed=parse_allowed(allow),
     )  # fmt: skip
     print_document(plan_document(found), plan_json(found), show)
@@ -105,7 +106,7 @@ def plan(
 def _found(
     subject: Subject,
     techniques: str,
-    target: str | None,
+    target: Target | None,
     budget_bytes: int | None,
     *,
     with_curve: bool,
@@ -117,11 +118,10 @@ def _found(
     from memprof.sources.jax.own_attributes import own
     from memprof.sources.jax.targets.choose import spare_devices
     from memprof.sources.jax.targets.mesh import target_of_step
-    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.studies.plan.search import plan_step
     from memprof.workloads.train_step import Trainer
 
-    task = subject.task(techniques, target=resolve_asked(target))
+    task = subject.task(techniques, target=target)
     with stages(f"plan {subject.label}") as stage, contextlib.redirect_stdout(sys.stderr):
         stage("importing")
         spare_devices(task.target)

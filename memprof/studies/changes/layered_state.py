@@ -73,10 +73,11 @@ def layered_states(step: Step) -> Iterator[Change]:
 
 def _leaves(spec: StepSpec) -> list[tuple[int | str, int]]:
     """Return the argument of each input of the step's jaxpr, and the number of the leaf in it."""
-    dynamic = [(place, arg) for place, arg in enumerate(spec.args) if place not in spec.static_argnums]
+    given: list[tuple[int | str, Any]] = [*enumerate(spec.args), *sorted(spec.kwargs.items())]
     return [
         (place, number)
-        for place, arg in (*dynamic, *sorted(spec.kwargs.items()))
+        for place, arg in given
+        if place not in spec.static_argnums
         for number, leaf in enumerate(jax.tree.leaves(arg))
         if is_array(leaf)
     ]

@@ -152,8 +152,12 @@ class _Search:
                 f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
             )
         self._progress("choosing")
-        speeds = capture.target.speeds
-        self._blocks = [block_of(body, count, speeds) for closed in functions for body, count in blocks_of(closed)]
+        speeds, num_devices = capture.target.speeds, capture.target.topology.num_devices
+        self._blocks = [
+            block_of(body, count, speeds, num_devices=num_devices)
+            for closed in functions
+            for body, count in blocks_of(closed)
+        ]
         self.is_loop = any(
             find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions
         )
