@@ -217,6 +217,33 @@ S = jax.ShapeDtypeStruct
 cache = {name: S((4, 8, 512, 64), jnp.bfloat16) for name in "kv"}
 args = (S((4, 3, 64, 64), jnp.bfloat16), cache, S((8, 64), jnp.bfloat16), S((), jnp.int32))
 """
+_REPLICATED = """
+import functools, jax, jax.numpy as jnp, memprof, optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+optimizer = optax.adam(1e-3)
+
+def loss(params, batch):
+    for w in params:
+        batch = batch + jnp.tanh(batch @ w["up"]) @ w["down"]
+    return jnp.mean(batch ** 2)
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def step(params, opt_state, batch):
+    updates, opt_state = optimizer.update(jax.grad(loss)(params, batch), opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+mesh = memprof.mesh("h100-80gb", {"data": 4})
+
+def whole(leaf):
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+
+S = jax.ShapeDtypeStruct
+params = [{"up": whole(S((64, 256), jnp.float32)), "down": whole(S((256, 64), jnp.float32))} for _ in range(2)]
+opt_state = jax.eval_shape(optimizer.init, params)
+opt_state = optax.tree_map_params(optimizer, whole, opt_state)
+batch = whole(S((256, 64), jnp.float32))
+"""
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
@@ -322,6 +349,26 @@ def test_a_cache_that_a_loop_copies_is_compiled_as_an_array_for_each_layer(tmp_p
     params, _, *others = pasted["args"]
     by_hand = package.profile(pasted["step"], params, pasted["cache"], *others, target=target)
     assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
+
+
+@pytest.mark.with_one_jax
+def test_arguments_that_all_devices_hold_are_compiled_divided(tmp_path: Path) -> None:
+    own = _names(_REPLICATED, tmp_path, "replicated")
+    args = [own[name] for name in ("params", "opt_state", "batch")]
+    before = package.profile(own["step"], *args).footprint_bytes
+    found = {each.proposal.what: each for each in package.advise(own["step"], *args) if each.is_compiled}
+    divisions = [what for what in found if "over data=4" in what]
+    assert {what.split()[1] for what in divisions} == {"optimizer", "params", "the"}
+    for what in divisions:
+        each = found[what]
+        assert each.compiled is not None
+        assert each.compiled.meaning is Meaning.EQUAL
+        pasted = _names(_REPLICATED, tmp_path, "replicated")
+        exec(each.proposal.how_to, pasted)
+        by_hand = package.profile(pasted["step"], *(pasted[name] for name in ("params", "opt_state", "batch")))
+        assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes, what
+    params_bytes = 2 * 2 * 64 * 256 * 4
+    assert found["Divide optimizer state over data=4"].saving_bytes > 0.7 * 2 * params_bytes
 
 
 def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from memprof.studies.changes.layered_state import layered_states
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
+from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
 # If the first can be made, the second is not compiled: it saves no more, and takes longer.
@@ -38,6 +39,7 @@ FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     in_chunks,
     attention_kernels,
     layered_states,
+    divided_arguments,
     narrow_optimizer_states,
     techniques,  # last: they import the user's code again
 )

@@ -257,7 +257,7 @@ def test_devices_share_the_work_of_a_block() -> None:
     def scanned(x: Any, weights: Any) -> Any:
         return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0]
 
-    ((body, count),) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, _WEIGHTS)))
+    ((body, count),) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, jnp.stack(_WEIGHTS))))
     whole, half = (block_of(body, count, None, num_devices=number).operations for number in (1, 2))
     assert [each.size_bytes for each in half] == [each.size_bytes // 2 for each in whole]
     assert [each.seconds for each in half] == [each.seconds / 2 for each in whole]
