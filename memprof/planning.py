@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
-from memprof.analysis.records.rewrites import FusedAttention, InChunks, Rewrite, Unrolled
+from memprof.analysis.records.rewrites import FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
 from memprof.sources.jax.own_attributes import own
@@ -109,6 +109,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
 
 
 def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
+    from memprof.sources.jax.checkpointing.accumulators import narrow_sums
     from memprof.sources.jax.checkpointing.apply import traced_within
     from memprof.sources.jax.checkpointing.attentions import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
@@ -119,5 +120,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return traced_within(step, lambda: chunked(rewrite))
         case FusedAttention():
             return traced_within(step, lambda: fused(rewrite))
+        case NarrowSums():
+            return narrow_sums(step)
         case Unrolled():
             return unrolled(step)

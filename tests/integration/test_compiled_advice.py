@@ -244,6 +244,24 @@ opt_state = jax.eval_shape(optimizer.init, params)
 opt_state = optax.tree_map_params(optimizer, whole, opt_state)
 batch = whole(S((256, 64), jnp.float32))
 """
+_ACCUMULATING = """
+import functools, jax, jax.numpy as jnp
+
+def loss(params, x):
+    for w in params:
+        x = x + jnp.tanh(x @ w["up"]) @ w["down"]
+    return jnp.mean(x ** 2)
+
+@functools.partial(jax.jit, donate_argnums=0)
+def step(params, x):
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
+    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), x.reshape(4, -1, x.shape[1]))
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, total)
+
+S = jax.ShapeDtypeStruct
+args = ([{"up": S((256, 1024), jnp.float32), "down": S((1024, 256), jnp.float32)}] * 3, S((64, 256), jnp.float32))
+"""
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
@@ -348,6 +366,21 @@ def test_a_cache_that_a_loop_copies_is_compiled_as_an_array_for_each_layer(tmp_p
     exec(each.proposal.how_to, pasted)
     params, _, *others = pasted["args"]
     by_hand = package.profile(pasted["step"], params, pasted["cache"], *others, target=target)
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
+
+
+@pytest.mark.with_one_jax
+def test_sums_of_gradients_are_compiled_in_bfloat16(tmp_path: Path) -> None:
+    own = _names(_ACCUMULATING, tmp_path, "accumulating")
+    before = package.profile(own["step"], *own["args"], target="h100-80gb").footprint_bytes
+    each = _compiled(package.advise(own["step"], *own["args"], target="h100-80gb"))["narrow_accumulators"]
+    assert each.compiled is not None
+    assert each.compiled.meaning is Meaning.DIFFERENT
+    params_bytes = 3 * 2 * 256 * 1024 * 4
+    assert each.saving_bytes > 0.2 * params_bytes  # of half at most: the peak moves
+    pasted = _names(_ACCUMULATING, tmp_path, "accumulating")
+    exec(each.proposal.how_to, pasted)
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="h100-80gb")
     assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
 
 

@@ -34,4 +34,9 @@ class Unrolled:
     """Loops over layers run without a loop, where an argument holds one array for each layer (`memprof.in_layers`)."""
 
 
-Rewrite = InChunks | FusedAttention | Unrolled
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowSums:
+    """Loops hold their float32 sums of arrays, such as those of gradients, in bfloat16 between turns."""
+
+
+Rewrite = InChunks | FusedAttention | NarrowSums | Unrolled

@@ -19,6 +19,7 @@ from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSetting
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
 from memprof.studies.advice.known import are_known, keep_changes, known_advice
+from memprof.studies.changes.accumulators import narrow_accumulators
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
@@ -39,6 +40,7 @@ FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     in_chunks,
     attention_kernels,
     layered_states,
+    narrow_accumulators,
     divided_arguments,
     narrow_optimizer_states,
     techniques,  # last: they import the user's code again

@@ -6,7 +6,6 @@ its own array in place.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.apply import Results, rejitted
+from memprof.sources.jax.checkpointing.apply import reevaluated
 from memprof.sources.jax.checkpointing.evaluation import as_function, bind, consts_and_carried, value_of, without_jits
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array
@@ -92,28 +91,7 @@ def unrolled(step: Callable[..., Any]) -> Callable[..., Any]:
 
     These scans are evaluated one layer after another.
     """
-
-    def around(inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_layers)
-            places = [place for place, leaf in enumerate(leaves) if _is_layers(leaf) or is_array(leaf)]
-            whole = [leaf.whole() if _is_layers(leaf) else leaf for leaf in leaves]
-
-            def run(*arrays: Any) -> Any:
-                given = list(whole)
-                for place, array in zip(places, arrays, strict=True):
-                    given[place] = array
-                args, kwargs = jax.tree.unflatten(structure, given)
-                return inner(*args, **kwargs)
-
-            results = Results(run)
-            closed = without_jits(jax.make_jaxpr(results.arrays)(*[whole[place] for place in places]))
-            return results.whole(_evaluated(closed, [leaves[place] for place in places]))
-
-        return changed
-
-    return rejitted(step, around)
+    return reevaluated(step, _evaluated, is_leaf=_is_layers, whole=stacked)
 
 
 def _evaluated(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
