@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
-from memprof.analysis.records.rewrites import FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
+from memprof.analysis.records.rewrites import Donation, FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
 from memprof.sources.jax.own_attributes import own
@@ -29,7 +29,7 @@ def plan(
     *args: Any,
     memory: int | str | None = None,
     with_curve: bool = False,
-    allow: str = "",
+    allow: str = "donate",
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -45,8 +45,8 @@ def plan(
         args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         memory: the largest allowed footprint, in bytes or as a text ("30GiB"); None: JAX's memory pool on the target.
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
-        allow: changes to try before checkpoints, separated by commas: "donate,chunked-loss,fused-attention",
-            "chunked-attention", or some of these.
+        allow: changes to try before checkpoints, separated by commas: "donate", "chunked-loss", "fused-attention",
+            "chunked-attention"; or "none".
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -84,8 +84,8 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
             `memprof.InChunks(loss=8)`.
 
     Returns:
-        A function from a step to the changed step, which is jitted if the step was. Donation is not applied: pass it to
-        `jax.jit` (see `plan.code`).
+        A function from a step to the changed step, which is jitted if the step was. A step without jit donates
+        nothing: pass what to donate to its `jax.jit` (see `plan.code`).
 
     Raises:
         MemprofError: no choice of the plan is within the budget.
@@ -114,8 +114,12 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
     from memprof.sources.jax.checkpointing.attentions import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
     from memprof.sources.jax.checkpointing.unrolled import unrolled
+    from memprof.sources.jax.tracing import jit_adapter
 
     match rewrite:
+        case Donation():
+            is_jitted = hasattr(step, "lower")
+            return jit_adapter.jitted_with_donation(step, rewrite.positions) if is_jitted else step
         case InChunks():
             return traced_within(step, lambda: chunked(rewrite))
         case FusedAttention():

@@ -39,4 +39,11 @@ class NarrowSums:
     """Loops hold their float32 sums of arrays, such as those of gradients, in bfloat16 between turns."""
 
 
-Rewrite = InChunks | FusedAttention | NarrowSums | Unrolled
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donation:
+    """More arguments that a step's own jit donates, by position."""
+
+    positions: tuple[int, ...]
+
+
+Rewrite = Donation | InChunks | FusedAttention | NarrowSums | Unrolled

@@ -39,13 +39,15 @@ _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
 
 
 def parse_allowed(names: str) -> tuple[Allowed, ...]:
-    """Parse names of changes, separated by commas.
+    """Parse names of changes, separated by commas; "none" is no change.
 
     Raises:
         MemprofError: there is no such change.
     """
     known = {each.value: each for each in Allowed}
     asked = [name.strip() for name in names.split(",") if name.strip()]
+    if asked == ["none"]:
+        return ()
     for name in asked:
         if name not in known:
             raise MemprofError(f"a plan cannot be allowed {name!r}: there are {', '.join(known)}")

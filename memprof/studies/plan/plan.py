@@ -41,7 +41,7 @@ class PlannedChange:
     Attributes:
         rule: the name of its advice.
         code: code to paste.
-        rewrite: what `memprof.apply` takes to make the change; None for donation.
+        rewrite: what `memprof.apply` takes to make the change.
     """
 
     rule: str
