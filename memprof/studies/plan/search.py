@@ -40,7 +40,9 @@ from memprof.studies.plan.plan import (
 _MOST_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a choice that exceeds its size
-_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: choices to try if a correction of the budget leads nowhere
+# Of all that could be kept: choices to try if a correction of the budget leads nowhere. JAX's `dots_saveable` takes the
+# place of the last if the step has matrix products.
+_EXPLORED = (0.35, 0.2, 0.5)
 _FEW = 4  # blocks
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
@@ -195,9 +197,12 @@ class _Search:
 
         If values are recomputed in few pieces, they are live at once. Keeping more may then use less memory.
         """
-        everything = self._everything().size_bytes
-        for share in _EXPLORED:
-            point = self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept)
+        everything, products = self._everything().size_bytes, self._products()
+        for number, share in enumerate(_EXPLORED, start=1):
+            if products and number == len(_EXPLORED):
+                point = self._keep(DOTS, products)
+            else:
+                point = self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept)
             fits = point.footprint_bytes <= budget_bytes
             if fits and not point.recomputed_flops:
                 return
@@ -208,7 +213,7 @@ class _Search:
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self._everything()
-        products = {each for each in self._signatures() if each.primitive == "dot_general"}
+        products = self._products()
         self._keep(NOTHING_KEPT, ())
         self._keep(DOTS, products)
         self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
@@ -221,6 +226,10 @@ class _Search:
 
     def _everything(self) -> Choice:
         return choice_of(self._blocks, self._signatures())
+
+    def _products(self) -> set[Signature]:
+        """Return the results that JAX's `dots_saveable` keeps."""
+        return {each for each in self._signatures() if each.primitive == "dot_general"}
 
     def _signatures(self) -> set[Signature]:
         return {each.signature for block in self._blocks for each in block.operations}

@@ -14,7 +14,7 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
 from memprof.studies.plan import search
-from memprof.studies.plan.plan import CheckpointPlan
+from memprof.studies.plan.plan import DOTS, CheckpointPlan
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
 
@@ -166,16 +166,17 @@ def test_four_compiles_beyond_the_first_are_enough(monkeypatch: pytest.MonkeyPat
 
 
 def test_if_nothing_kept_is_too_much_three_sizes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """35% of 1000 bytes hold norm and scores, 20% norm, 50% up and norm."""
+    """35% of 1000 bytes hold norm and scores, 20% norm. JAX's policy keeps both products, up and scores."""
     plan = _Compiler([_layers()]).plan(monkeypatch, 980)
-    assert [row[2] for row in _rows(plan)] == [1000, 0, 300, 100, 500]
+    assert [row[2] for row in _rows(plan)] == [1000, 0, 300, 100, 600]
+    assert plan.points[-1].name == DOTS
     assert (plan.best, plan.code) == (None, "")
 
 
 def test_of_few_blocks_the_sizes_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = _Compiler([_layers(3)]).plan(monkeypatch, 3100, few=4)
-    # 35% of 3000 bytes: norm and scores, 900. Then 20%: norm; 50%: up and norm, 1500. All are within the budget.
-    assert [row[2] for row in _rows(fits)] == [3000, 0, 900, 300, 1500]
+    # 35% of 3000 bytes: norm and scores, 900. Then 20%: norm. Then both products, 1800. All are within the budget.
+    assert [row[2] for row in _rows(fits)] == [3000, 0, 900, 300, 1800]
     assert fits.best is fits.points[-1]
     # 1300 has no room for the 900, but for nothing kept: what is left of it is corrected as for many blocks.
     corrected = _Compiler([_layers(3)]).plan(monkeypatch, 1320, few=4)
