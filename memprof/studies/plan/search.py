@@ -8,7 +8,7 @@ within the budget.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
@@ -80,8 +80,7 @@ def plan_step(
         search.draw()
     if search.smallest_bytes > budget_bytes:
         search.look(budget_bytes)
-    fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
-    best = min(fits, key=_work, default=None)
+    best = search.best_within(budget_bytes)
     return CheckpointPlan(
         label=spec.label,
         target=report.target,
@@ -173,6 +172,15 @@ class _Search:
             self._correct(nothing, budget_bytes)
         else:
             self._explore(nothing, budget_bytes)
+        if self.best_within(budget_bytes) is nothing:
+            for name, kept in self._explored():
+                if len(self.points) < self._limit:
+                    self._keep(name, kept)
+
+    def best_within(self, budget_bytes: int) -> PlanPoint | None:
+        """The compiled point within the budget that recomputes least; None if no point is within it."""
+        fits = [point for point in self.points if point.footprint_bytes <= budget_bytes]
+        return min(fits, key=_work, default=None)
 
     def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices for the rest of the budget, then a mixture.
@@ -197,18 +205,21 @@ class _Search:
 
         If values are recomputed in few pieces, they are live at once. Keeping more may then use less memory.
         """
-        everything, products = self._everything().size_bytes, self._products()
-        for number, share in enumerate(_EXPLORED, start=1):
-            if products and number == len(_EXPLORED):
-                point = self._keep(DOTS, products)
-            else:
-                point = self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept)
+        for name, kept in self._explored():
+            point = self._keep(name, kept)
             fits = point.footprint_bytes <= budget_bytes
             if fits and not point.recomputed_flops:
                 return
             if not fits and nothing.footprint_bytes <= budget_bytes:
                 self._correct(nothing, budget_bytes)
                 return
+
+    def _explored(self) -> Iterator[tuple[str, Collection[Signature]]]:
+        everything, products = self._everything().size_bytes, self._products()
+        for share in _EXPLORED[: len(_EXPLORED) - bool(products)]:
+            yield CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept
+        if products:
+            yield DOTS, products
 
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""

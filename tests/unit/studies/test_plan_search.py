@@ -184,6 +184,14 @@ def test_of_few_blocks_the_sizes_are_tried_first(monkeypatch: pytest.MonkeyPatch
     assert corrected.best is corrected.points[3]
 
 
+def test_nothing_kept_is_the_answer_only_after_larger_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1003 leaves 3 bytes beside nothing kept, less than the margin. The choices that follow take 100 bytes less."""
+    plan = _Compiler([_layers()], extra_bytes=lambda number: -400).plan(monkeypatch, 1003)
+    # Norm and scores: 1000 + 300 - 400. Norm: 1000 + 100 - 400. Both products: 1000 + 600 - 400, too much.
+    assert [row[1:3] for row in _rows(plan)] == [(2000, 1000), (1000, 0), (900, 300), (700, 100), (1200, 600)]
+    assert plan.best is plan.points[2]
+
+
 def test_a_size_without_repeated_products_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     free = tuple(_operation(f"op{number}", 100, 0.1 + number / 100) for number in range(10))
     plan = _Compiler([Block(operations=free, count=1)]).plan(monkeypatch, 1900, few=4)
