@@ -29,14 +29,10 @@ from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
 from memprof.studies.side_by_side import SideBySide
 from memprof.studies.subject import Subject, is_model_file
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import ENGINE_TECHNIQUES, INT8, VARYING, parse_techniques
 from memprof.workloads.overrides import split_override
 
 TENSORRT, XLA = "tensorrt", "xla"
-# Techniques for engines only: products with 8-bit integer weights, and dimensions that vary up to their size.
-INT8 = "int8-qdq"
-VARYING = {"dynamic-batch": ("batch_size",), "dynamic-length": ("seq_len", "context_len")}
-ENGINE_TECHNIQUES = (INT8, *VARYING)
 _SMALLEST_VARYING = 3
 _DEFAULT_TARGET = "rtx-4090"
 _FILE = "model.onnx"

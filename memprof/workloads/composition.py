@@ -22,6 +22,11 @@ from memprof.workloads.mesh_axes import check_axis
 from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig, inference_fields, model_fields
 
+# Techniques for engines only: products with 8-bit integer weights, and dimensions that vary up to their size.
+INT8 = "int8-qdq"
+VARYING = {"dynamic-batch": ("batch_size",), "dynamic-length": ("seq_len", "context_len")}
+ENGINE_TECHNIQUES = (INT8, *VARYING)
+
 
 def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
     """Parse techniques.
@@ -128,6 +133,8 @@ def _parse_one(part: str, text: str) -> AppliedTechnique:
                 return AppliedTechnique(technique=technique, label=part)
         elif (argument := technique.argument.find(part)) is not None:
             return AppliedTechnique(technique=technique, label=part, argument=technique.argument.parse(argument))
+    if part in ENGINE_TECHNIQUES:
+        raise MemprofError(f"Technique '{part}' is for inference engines: add --engine tensorrt, or leave it out.")
     raise unknown_name("technique", part, (technique.usage for technique in registry.techniques()))
 
 

@@ -64,9 +64,11 @@ class Aim(Enum):
     FOLD_AXIS = auto()  # to fill whole tiles
     FUSE_ATTENTION = auto()  # use an attention kernel that holds no probabilities
     GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
+    FILL_CACHE = auto()  # write into a cache of full length instead of appending to it
     GENERATE_PRODUCTS = auto()  # have XLA generate matmul kernels instead of calling a library
     KEEP_BATCH_DIVIDED = auto()  # constrain arrays computed from a batch to stay divided like the batch
     KEEP_LAST_LOGITS = auto()  # instead of those of a whole prompt
+    KEEP_WINDOW = auto()  # hold only the tokens of the cache that attention reads
     NARROW_OPTIMIZER_STATE = auto()  # hold it in 16 bits
     OFFLOAD_OPTIMIZER_STATE = auto()
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep only results of matrix products
@@ -74,6 +76,7 @@ class Aim(Enum):
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
     REORDER_CACHE = auto()  # hold it in the axis order in which attention reads it
     REMOVE_BARRIER = auto()  # let operations run that wait at an optimization barrier
+    REPEAT_HEADS_LATER = auto()  # hold each head of the cache once
     SCALE_RESULTS = auto()  # scale the results of products with quantised weights, not the weights
     SCAN_LAYERS = auto()
     SPLIT_CACHE = auto()  # one array for each layer

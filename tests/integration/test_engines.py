@@ -235,6 +235,17 @@ def test_engines_stand_beside_xla(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(row["label"], row["engine"]) for row in rows] == [("mlp bf16 (tensorrt)", "tensorrt")]
 
 
+def test_each_figure_of_a_comparison_has_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = _command("compare", "decoder", "--preset", "tiny", "--phase", "decode", "--engine", "xla", "--engine",
+                     "tensorrt", "--target", "rtx-4090")  # fmt: skip
+    assert ended.exit_code == 0, ended.output
+    shown = " ".join(ended.stdout.split())
+    assert "Sizes and totals of baseline are the compiler's (XLA's buffer assignment)." in shown
+    assert "Of baseline (tensorrt), params, temps and host are totals in the log of TensorRT's builder;" in shown
+    assert "a replay of the layers divides temps into forward_temps and workspace." in shown
+
+
 def test_the_largest_batch_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each example takes 4 bytes of each of 256 inputs, 1024 + 1024 arrays between products, and 256 outputs."""
     monkeypatch.chdir(tmp_path)

@@ -217,6 +217,9 @@ class ArgumentLeaf:
         position: the number of the step's positional argument that contains it; None for keyword arguments.
         mesh_axes: the mesh axes over which it is sharded; None if there is no mesh, or if the step leaves the sharding
             to XLA.
+        num_copies: for a KV cache, the number of equal copies of each head that the step stores.
+        window: for a KV cache, the number of tokens that attention reads, and the number that the cache has room for;
+            empty if attention reads all, or if that is unknown.
     """
 
     path: Text
@@ -228,6 +231,8 @@ class ArgumentLeaf:
     parameter_number: Count | None
     position: Count | None = None
     mesh_axes: tuple[Words, ...] | None = None
+    num_copies: Count = 1
+    window: Dimensions = ()
 
     @property
     def num_elements(self) -> int:

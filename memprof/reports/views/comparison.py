@@ -28,6 +28,10 @@ from memprof.reports.views.header import TONES, pressure_sentence, target_values
 
 _NAMED_ROWS = 3
 _NOT_MEASURED = "Nothing here was measured on a device."
+_OF_ENGINES = (
+    "params, temps and host are totals in the log of TensorRT's builder; cache, batch and outputs have the sizes of the"
+    " model's inputs and outputs; a replay of the layers divides temps into forward_temps and workspace."
+)
 _MEASURED = "Step time and throughput were measured, each row in a process of its own."
 
 
@@ -239,13 +243,18 @@ def _differences(comparison: ReportComparison) -> Note | None:
     return Note(tone=Tone.WARNING, text=text)
 
 
+def _names(rows: Sequence[ComparedRow]) -> str:
+    names = [row.name for row in rows]
+    others = len(names) - _NAMED_ROWS
+    return f"{', '.join(names[:_NAMED_ROWS])} and {others} more" if others > 0 else " and ".join(names)
+
+
 def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     was_measured = any(row.report.measured is not None for row in rows)
     whose = "" if num_devices(rows) == 1 else "All sizes are those of one device, and FLOPs those of all together. "
-    engines = ""
-    if any(row.report.engine_figures is not None for row in rows):
-        engines = " Of engines, the totals are those of TensorRT's builder; temps are taken apart by memprof."
-    recorded = [row.report.allocator is not None for row in rows]
+    engines = [row for row in rows if row.report.engine_figures is not None]
+    others = [row for row in rows if row.report.engine_figures is None]
+    recorded = [row.report.allocator is not None for row in others]
     compiled, traced = (
         "the compiler's (XLA's buffer assignment)",
         "those of PyTorch's caching allocator and its tensors",
@@ -253,10 +262,13 @@ def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     totals = (
         f"{compiled}, or {traced}" if any(recorded) and not all(recorded) else traced if all(recorded) else compiled
     )
+    sources = f"Sizes and totals are {totals}."
+    if engines:
+        sources = f"Sizes and totals of {_names(others)} are {totals}. " if others else ""
+        sources += f"Of {_names(engines)}, {_OF_ENGINES}"
     text = (
-        f"{whose}Sizes and totals are {totals}.{engines} Categories, modules and effects are "
-        "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
-        f"program. {_MEASURED if was_measured else _NOT_MEASURED}"
+        f"{whose}{sources} Categories, modules and effects are inferred by memprof's rules. FLOPs are those of matrix"
+        f" products and convolutions, counted in the traced program. {_MEASURED if was_measured else _NOT_MEASURED}"
     )
     return Note(tone=Tone.MUTED, text=text)
 

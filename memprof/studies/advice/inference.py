@@ -17,6 +17,7 @@ from memprof.workloads.intents import Aim, Intent
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
 # How many quantised numbers an element of a wider type may hold.
 _PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
+_FEWEST_AXES = 3  # of a cache: tokens, heads and their width
 _HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
 
 
@@ -122,6 +123,85 @@ def wide_cache(report: Report) -> Iterator[Proposal]:
         what="Store the cache in bfloat16, like the weights",
         evidence=f"{amount(held, 'arrays')}, are keys and values in float32, made by weights of 16 bits or fewer",
         cost="keys and values of 8 bits of precision, as most engines hold them",
+        without=without,
+    )
+
+
+def growing_cache(report: Report) -> Iterator[Proposal]:
+    """A cache that comes back longer than it went in, so that each call is another program and copies it."""
+    caches = {(each.dtype, each.shape) for each in report.buffers if each.category is Category.KV_CACHE}
+
+    def growth(buffer: LiveBuffer) -> int:
+        is_result = buffer.category is Category.OUTPUTS
+        grown = (_growth(shape, buffer.shape) for dtype, shape in caches if dtype == buffer.dtype)
+        return max(grown, default=0) if is_result else 0
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=0) if growth(buffer) else None
+
+    longer = changed_at_peak(report, without)
+    if not longer:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.FILL_CACHE),
+        what="Write into a cache of full length, instead of returning a longer one",
+        evidence=f"{amount(longer, 'results')} at the peak, are caches that come back longer by {growth(longer[0])},"
+        f" the largest {array_type(longer[0].dtype, longer[0].shape)}: every call copies the cache, and JAX recompiles"
+        " the step for every length",
+        cost="memory for the full length from the first token on",
+        without=without,
+    )
+
+
+def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """By how much the only axis that differs is longer; 0 if it is shorter, or if several differ."""
+    if len(before) != len(after) or len(before) < _FEWEST_AXES:
+        return 0
+    changes = [new - old for old, new in zip(before, after, strict=True) if new != old]
+    return max(changes[0], 0) if len(changes) == 1 else 0
+
+
+def repeated_heads(report: Report) -> Iterator[Proposal]:
+    """A cache of heads that were repeated before they were stored."""
+    copies = {leaf.path: leaf.num_copies for leaf in report.arguments if leaf.num_copies > 1}
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_repeated = buffer.category is Category.KV_CACHE and buffer.op in copies
+        return Instead(size_bytes=buffer.size_bytes // copies[buffer.op]) if is_repeated else None
+
+    held = changed_at_peak(report, without)
+    if not held:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.REPEAT_HEADS_LATER),
+        what="Store each head of keys and values once, and repeat them after they are read",
+        evidence=f"{amount(held, 'arrays')} at the peak, hold every head {copies[held[0].op]} times: the step repeats"
+        " keys and values before it stores them",
+        cost="none, if attention takes query heads in groups; otherwise a repeated copy of one layer at a time",
+        without=without,
+    )
+
+
+def long_cache(report: Report) -> Iterator[Proposal]:
+    """A cache of the whole context where a mask hides all tokens except the last ones."""
+    windows = {leaf.path: leaf.window for leaf in report.arguments if leaf.window}
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        if buffer.category is not Category.KV_CACHE or buffer.op not in windows:
+            return None
+        size, length = windows[buffer.op]
+        return Instead(size_bytes=buffer.size_bytes * size // length)
+
+    held = changed_at_peak(report, without)
+    if not held:
+        return
+    size, length = windows[held[0].op]
+    yield Proposal(
+        intent=Intent(aim=Aim.KEEP_WINDOW),
+        what=f"Store only the last {size:,} tokens of each sequence",
+        evidence=f"{amount(held, 'arrays')} at the peak, have room for {length:,} tokens, and a mask hides all except"
+        f" the last {size:,}",
+        cost="none, unless another program reads the older tokens",
         without=without,
     )
 

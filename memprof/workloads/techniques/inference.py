@@ -245,5 +245,17 @@ MEANS = {
         code="cache = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), cache)"
         "  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
     ),
+    Aim.FILL_CACHE: Means(
+        words="Allocate the cache once at its full length, donate it, and write each token's keys and values with"
+        " jax.lax.dynamic_update_slice; mask the positions that are not filled yet."
+    ),
+    Aim.KEEP_WINDOW: Means(
+        words="Allocate the cache for the tokens of the window alone, write each token at its position modulo that"
+        " number, and mask the slots that are not filled yet."
+    ),
+    Aim.REPEAT_HEADS_LATER: Means(
+        words="Store keys and values before they are repeated, and attend with the query heads in groups:"
+        " jax.nn.dot_product_attention takes fewer heads of keys and values than of queries."
+    ),
     Aim.KEEP_LAST_LOGITS: Means(code="x = x[:, -1:]  # before the head: the last token of each prompt"),
 }

@@ -18,7 +18,7 @@ def equation(name: str, *shapes: tuple[int, ...], along: tuple[int, ...] = ()) -
         primitive=SimpleNamespace(name=name),
         invars=[SimpleNamespace(aval=SimpleNamespace(shape=shape)) for shape in shapes],
         outvars=[SimpleNamespace(aval=SimpleNamespace(shape=shapes[0]))] if shapes else [],
-        params={"dimension_numbers": (((), ()), (along, along))},
+        params={"dimension_numbers": (((), ()), (along, along)), "shape": shapes[0] if shapes else (), "dimension": 0},
     )
 
 
@@ -71,15 +71,15 @@ def test_what_attention_has_read_does_not_make_the_next_queries() -> None:
     total = caches.of_result(equation("reduce_sum"), [weights])
     hidden = caches.of_result(equation("div"), [attended, total])
     assert hidden.made_of == 0
-    assert caches.of_result(equation("add"), [hidden, HIDDEN]).made_of == HIDDEN.holds
+    assert caches.of_result(equation("add", HEADS, HEADS), [hidden, HIDDEN]).made_of == HIDDEN.holds
 
 
 def test_a_mask_of_positions_is_a_comparison_with_counted_ones() -> None:
     caches = Caches()
     caches.start(5)
-    places = caches.of_result(equation("iota"), [])
-    hot = caches.of_result(equation("eq"), [places, TABLE])
-    rest = caches.of_result(equation("sub"), [NOTHING_HELD, hot])
+    places = caches.of_result(equation("iota", (12,)), [])
+    hot = caches.of_result(equation("eq", HEADS, HEADS), [places, TABLE])
+    rest = caches.of_result(equation("sub", HEADS, HEADS), [NOTHING_HELD, hot])
     assert (hot.is_mask, rest.is_mask) == (True, True)
     angles = caches.of_result(equation("sin"), [caches.of_result(equation("mul"), [places, TABLE])])
     assert not angles.is_mask  # of rotary positions

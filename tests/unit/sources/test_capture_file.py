@@ -91,6 +91,8 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
         "parameter_number": 0,
         "position": None,
         "mesh_axes": None,
+        "num_copies": 1,
+        "window": [],
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 from report_builder import CPU, H100, buffer, node, report
@@ -305,14 +306,19 @@ def _temp(shape: tuple[int, ...], dtype: str = "f32") -> LiveBuffer:
     return buffer(shape, dtype, Category.FORWARD_TEMPS, op="jit(step)/layers/while")
 
 
-def _cached(*buffers: LiveBuffer, weights: str = "f32", trip_count: int | None = None) -> Report:
+def _cached(*buffers: LiveBuffer, weights: str = "f32", trip_count: int | None = None, **needs: Any) -> Report:
     """A step with a weight of 64 x 512, two prompts of 8 tokens, and what else is given."""
     weight = buffer((64, 512), weights, Category.PARAMS, op="params", phase=Phase.ARGUMENT)
     made = report([weight, *buffers])
     loops = () if trip_count is None else (Loop(op="jit(step)/while", phase=Phase.FORWARD, trip_count=trip_count),)
     leaves = [_leaf("params", Role.PARAMS, (64, 512)), replace(_leaf("tokens", Role.BATCH, (2, 8)), dtype="int32")]
-    leaves += [_leaf("cache", Role.KV_CACHE, each.shape) for each in buffers if each.category is Category.KV_CACHE]
+    caches = [_leaf("cache", Role.KV_CACHE, each.shape) for each in buffers if each.category is Category.KV_CACHE]
+    leaves += [replace(leaf, **needs) for leaf in caches]
     return replace(made, arguments=tuple(leaves), program=replace(made.program, loops=loops))
+
+
+def _result(shape: tuple[int, ...], dtype: str = "f32") -> LiveBuffer:
+    return buffer(shape, dtype, Category.OUTPUTS, op="jit(step)/concatenate")
 
 
 def _quantised(*buffers: LiveBuffer, trip_count: int | None = None, stacked: bool = False) -> Report:
@@ -408,6 +414,24 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "16 bits already": lambda: _cached(replace(_CACHE, dtype="bf16"), weights="bf16"),
             "scales of a quantised cache": lambda: _cached(_CACHE, replace(_CACHE, dtype="s8"), weights="bf16"),
         },
+    ),
+    "growing_cache": (
+        lambda: _cached(_CACHE, _result((4, 2, 17, 8))),
+        {
+            "as long as before": lambda: _cached(_CACHE, _result((4, 2, 16, 8))),
+            "two axes are longer": lambda: _cached(_CACHE, _result((4, 3, 17, 8))),
+            "shorter, as what a beam keeps": lambda: _cached(_CACHE, _result((3, 2, 16, 8))),
+            "another type": lambda: _cached(_CACHE, _result((4, 2, 17, 8), "bf16")),
+            "no result, but a value on the way": lambda: _cached(_CACHE, _temp((4, 2, 17, 8))),
+        },
+    ),
+    "repeated_heads": (
+        lambda: _cached(_CACHE, num_copies=4),
+        {"each head once": lambda: _cached(_CACHE), "no cache at the peak": lambda: _cached(num_copies=4)},
+    ),
+    "long_cache": (
+        lambda: _cached(_CACHE, window=(4, 16)),
+        {"attention reads all": lambda: _cached(_CACHE), "no cache at the peak": lambda: _cached(window=(4, 16))},
     ),
     "wide_weights": (
         lambda: _cached(_CACHE),
@@ -578,6 +602,21 @@ def test_integers_may_hold_several_numbers(dtype: str, shape: tuple[int, ...]) -
     weight, *others = made.arguments
     packed = replace(made, arguments=(replace(weight, dtype=dtype, shape=shape), *others))
     assert [each.rule for each in advise(packed)] == ["dequantised_weights"]
+
+
+@pytest.mark.parametrize(
+    ("made", "rule", "saving_bytes"),
+    [
+        (lambda: _cached(_CACHE, num_copies=4), "repeated_heads", 4096 * 3 // 4),
+        (lambda: _cached(_CACHE, window=(4, 16)), "long_cache", 4096 * 12 // 16),
+        (lambda: _cached(_CACHE, _result((4, 2, 17, 8))), "growing_cache", 4352),
+    ],
+)
+def test_the_bound_of_a_cache_is_what_attention_does_not_need(
+    made: Callable[[], Report], rule: str, saving_bytes: int
+) -> None:
+    """The cache of 4 x 2 x 16 x 8 numbers has 4,096 bytes, and the longer one 4 x 2 x 17 x 8 x 4."""
+    assert {each.rule: each.saving_bytes for each in advise(made())}[rule] == saving_bytes
 
 
 def test_the_bound_of_a_copied_cache_has_what_the_loop_cuts_out_of_it() -> None:

@@ -35,6 +35,12 @@ def test_an_unknown_technique_names_the_closest_and_all_the_others():
     assert rejection("BF16") == f"There is no technique 'BF16' (did you mean 'bf16'?): choose from {names}."
 
 
+@pytest.mark.parametrize("text", ["int8-qdq", "dynamic-batch", "bf16+dynamic-length"])
+def test_a_technique_for_engines_names_the_option_that_it_needs(text: str) -> None:
+    name = text.rpartition("+")[2]
+    assert rejection(text) == f"Technique '{name}' is for inference engines: add --engine tensorrt, or leave it out."
+
+
 @pytest.mark.parametrize("text", ["bf16+", "+bf16", "bf16++donate", " "])
 def test_an_empty_part_is_rejected(text):
     assert rejection(text) == (

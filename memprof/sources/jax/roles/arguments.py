@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import NamedSharding
@@ -14,6 +14,7 @@ from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.sources.jax.roles.by_type import claims_by_type, nnx_variables
 from memprof.sources.jax.roles.by_use import StepEnds, follow
+from memprof.sources.jax.roles.cache_needs import Window
 from memprof.sources.jax.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing, typed_states
 from memprof.sources.jax.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.sources.jax.targets.choose import Devices
@@ -24,6 +25,16 @@ from memprof.sources.jax.xla import xla_adapter
 TRAINS_NOTHING = (
     "The step trains nothing: no gradient updates its arguments, so the state that comes back counts as other_state."
 )
+
+
+class _Needs(NamedTuple):
+    """What attention needs of a leaf; see `ArgumentLeaf`."""
+
+    num_copies: int = 1
+    window: tuple[int, ...] = ()
+
+
+_NEEDS_ALL = _Needs()
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
@@ -86,9 +97,9 @@ def argument_leaves(
     kept = xla_adapter.kept_arguments(lowered, len(paths))
     parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
     if None in given:
-        found, doubts = _inferred(step, paths, owners, given, sorted(parameter_numbers))
+        found, doubts, needs = _inferred(step, paths, owners, given, sorted(parameter_numbers))
     else:  # skip following the arguments through the program, which takes as long as lowering
-        found, doubts = [role for role in given if role is not None], []
+        found, doubts, needs = [role for role in given if role is not None], [], [_NEEDS_ALL] * len(paths)
     positions = {name: number for number, name in enumerate(step.names)}
     infos = jax.tree.leaves(step.traced.args_info)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
@@ -104,6 +115,8 @@ def argument_leaves(
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(owner),
             mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat] - num_tokens],
+            num_copies=needs[flat].num_copies,
+            window=needs[flat].window,
         )
         for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
     ), tuple(doubts)
@@ -131,8 +144,8 @@ def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role |
 
 def _inferred(
     step: TracedStep, paths: Sequence[str], owners: Sequence[str], given: Sequence[Role | None], used: Sequence[int]
-) -> tuple[list[Role], list[str]]:
-    """Infer the role of each leaf from its use in the program, and return sentences about doubtful leaves.
+) -> tuple[list[Role], list[str], list[_Needs]]:
+    """Infer the role of each leaf and what attention needs of it. Return sentences about doubtful leaves, too.
 
     Args:
         used: the leaves that the compiled program keeps.
@@ -151,7 +164,18 @@ def _inferred(
     doubts = [*_unknown(taken), *_in_doubt(taken)]
     if not any(given) and trains_nothing(leaves, claims, program):
         doubts.append(TRAINS_NOTHING)
-    return [claim.role for claim in claims], doubts
+    caches = program.walk.caches
+    needs = [
+        _Needs(caches.copies_in(1 << flat), _window(caches.window_of(1 << flat), leaf.shape))
+        if claim.role is Role.KV_CACHE
+        else _NEEDS_ALL
+        for flat, (leaf, claim) in enumerate(zip(leaves, claims, strict=True))
+    ]
+    return [claim.role for claim in claims], doubts, needs
+
+
+def _window(window: Window | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return window if window is not None and window.length in shape else ()
 
 
 def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:

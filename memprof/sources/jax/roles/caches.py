@@ -16,11 +16,14 @@ Example: `cache = cache.at[:, position].set(k)`, then `softmax(q @ cache.T) @ va
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import reduce
 from itertools import combinations
 from operator import or_
 from typing import Any, NamedTuple
+
+from memprof.sources.jax.roles.cache_needs import NO_LINE, Line, Window, line_of, num_copies, window_of
 
 
 class Held(NamedTuple):
@@ -35,6 +38,7 @@ class Held(NamedTuple):
         is_mask: it is a position mask, as booleans or as numbers.
         is_masked: it has been multiplied by a position mask.
         sliced: the shape of the array that it is a slice of.
+        line, window, copies: see `cache_needs.py`.
     """
 
     holds: int = 0
@@ -45,6 +49,9 @@ class Held(NamedTuple):
     is_mask: bool = False
     is_masked: bool = False
     sliced: tuple[int, ...] = ()
+    line: Line = NO_LINE
+    window: Window | None = None
+    copies: int = 1
 
     def __or__(self, other: Held) -> Held:
         return Held(
@@ -55,6 +62,9 @@ class Held(NamedTuple):
             self.counts or other.counts,
             self.is_mask and other.is_mask,
             self.is_masked or other.is_masked,
+            line=self.line if self.line == other.line else NO_LINE,
+            window=self.window if self.window == other.window else None,
+            copies=self.copies if self.copies == other.copies else 1,
         )
 
 
@@ -72,11 +82,13 @@ _MOVES = frozenset(
     "stop_gradient reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type rev copy copy_p pvary"
     " reshard device_put sharding_constraint reduce_precision".split()
 )
+_MOVES_AND_COPIES = _MOVES | {"tile"}
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _SUMS = frozenset({"add", "add_any", "sub", "or"})
 _SLICES = frozenset({"slice", "split", "dynamic_slice"})
 _HOLD_FIRST = _SLICES | {"unstack", "gather"}
 _KEEP_A_MASK = _MOVES | _HOLD_FIRST | {"mul", "sub", "and", "or", "not", "select_n"}
+_KEEP_A_WINDOW = _MOVES | {"and", "add", "select_n"}
 _EXPONENTIALS = frozenset({"exp", "exp2"})
 _PRODUCT = "dot_general"
 
@@ -99,6 +111,8 @@ class Caches:
         self._read_by_kernels = 0
         self._kernels: set[tuple[Held, int]] = set()  # queries, and the kernel's operands of their head size
         self._writes: set[tuple[int, int]] = set()
+        self._copies: defaultdict[int, set[int]] = defaultdict(set)  # of what is written, by the target
+        self._windows: defaultdict[int, set[Window]] = defaultdict(set)  # by the products before the softmax
         self._first_product = 0
 
     def start(self, num_leaves: int) -> None:
@@ -135,6 +149,22 @@ class Caches:
                 found |= keys | values
         return found
 
+    def copies_in(self, leaf: int) -> int:
+        """Return how many equal copies of each head are written into a leaf, given as a bit."""
+        found: set[int] = set()
+        for target, copies in self._copies.items():
+            found |= copies if target & leaf else set()
+        return found.pop() if len(found) == 1 else 1
+
+    def window_of(self, leaf: int) -> Window | None:
+        """Return the window of all attentions that read a leaf, given as a bit; None: one of them reads everything."""
+        found: set[Window | None] = set()
+        for scored, values, _ in self._attentions:
+            if leaf & (values | self._held_by_operands(scored)):
+                windows = self._windows.get(scored, set())
+                found.add(max(windows) if windows else None)
+        return None if None in found or self._read_by_kernels & leaf else max(filter(None, found), default=None)
+
     @property
     def _all_leaves(self) -> int:
         return (1 << self._first_product) - 1
@@ -166,7 +196,31 @@ class Caches:
             is_mask=self._is_mask(name, operands),
             is_masked=_is_masked(name, operands),
             sliced=equation.invars[0].aval.shape if name in _SLICES else (),
+            line=line_of(equation, [each.line for each in operands]),
+            window=self._window(equation, operands, everything),
+            copies=self._num_copies(equation, operands),
         )
+
+    def _window(self, equation: Any, operands: Sequence[Held], everything: Held) -> Window | None:
+        """Return the window of a mask. Where a mask meets scores, record it for them."""
+        name = equation.primitive.name
+        if name in _COMPARISONS:
+            return window_of(equation, [each.line for each in operands])
+        if name not in _KEEP_A_WINDOW:
+            return None
+        windows = [each.window for each in operands if each.window is not None]
+        is_choice = name == "select_n" and operands[0].window is None  # then all choices must have a window
+        if not windows or (is_choice and len(windows) < len(operands) - 1):
+            return None
+        if everything.scored:
+            self._windows[everything.scored].add(min(windows))
+            return None
+        return min(windows)
+
+    @staticmethod
+    def _num_copies(equation: Any, operands: Sequence[Held]) -> int:
+        is_moved = equation.primitive.name in _MOVES_AND_COPIES and operands[0].holds
+        return operands[0].copies * num_copies(equation) if is_moved else 1
 
     def _kernel(self, equation: Any, operands: Sequence[Held]) -> None:
         shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
@@ -194,9 +248,9 @@ class Caches:
     def _holds(self, equation: Any, operands: Sequence[Held]) -> int:
         name = equation.primitive.name
         if name.startswith("scatter"):
-            return self._written(operands[0], operands[2])
+            return self._written(operands[0], operands[2], operands[2].copies)
         if name == "dynamic_update_slice":
-            return self._written(operands[0], operands[1])
+            return self._written(operands[0], operands[1], operands[1].copies)
         if name == "select_n" and len(operands) == 3:
             # A position mask can also write a position. A sampler that accepts a state has no such mask.
             return self._mixed(operands[1:]) if _counts_alone(operands[0]) else operands[1].holds | operands[2].holds
@@ -212,9 +266,10 @@ class Caches:
                 holds |= each.holds
         return holds
 
-    def _written(self, target: Held, update: Held) -> int:
+    def _written(self, target: Held, update: Held, copies: int = 1) -> int:
         if target.holds:
             self._writes.add((target.holds, update.holds))
+            self._copies[target.holds].add(copies)
         return target.holds | update.holds
 
     def _mixed(self, operands: Sequence[Held]) -> int:
