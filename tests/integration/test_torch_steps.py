@@ -219,7 +219,6 @@ def test_a_step_of_pytorch_is_checked_against_a_baseline(tmp_path: Path, monkeyp
         (["advise"], "advice names changes of JAX code"),
         (["show", "--why", "mm"], "why a buffer is live can be told of compiled programs only"),
         (["show", "--format", "xprof", "-o", "logs"], "XProf shows compiled programs only"),
-        (["check", "CAPTURE", "--max", "1GiB", "--require-effect"], "effects are looked for in compiled programs only"),
     ],
 )
 def test_commands_that_need_a_compiled_program_refuse_a_trace(
@@ -289,3 +288,28 @@ def test_a_fit_that_cannot_be_is_refused(
     code, message = _run("fit", *arguments, "--framework", "torch")
     assert code != 0
     assert sentence in message
+
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(8, 16).cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("step", ["train.py", "step.py:torch_spec"])
+def test_a_comparison_of_the_users_step_without_techniques_has_one_row(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "step.py").write_text(USER_STEP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, shown = _run("compare", step, "--no-save", "--format", "json")
+    assert code == 0, shown
+    comparison = json.loads(shown)
+    assert [row["framework"] for row in comparison["rows"]] == ["torch"]
+    assert comparison["baseline"] == f"{step} (torch)"
