@@ -313,3 +313,29 @@ def test_a_comparison_of_the_users_step_without_techniques_has_one_row(
     comparison = json.loads(shown)
     assert [row["framework"] for row in comparison["rows"]] == ["torch"]
     assert comparison["baseline"] == f"{step} (torch)"
+
+
+def test_an_encoder_with_padding_keeps_what_bert_keeps_in_half_precision() -> None:
+    """As in transformers: scores plus a float32 mask are float32, and three projections each keep a copy of their input."""
+    sizes = "num_layers=1", "seq_len=32", "batch_size=2", "hidden_size=64", "num_heads=4", "vocab_size=50"
+    overrides = [part for each in sizes for part in ("--set", each)]
+    report = _report("transformer", "--preset", "bert-large", *overrides, "-t", "fp16+no-foreach+softmax-input")
+    kept = [(each["dtype"], each["shape"]) for each in report["buffers"] if each["category"] == "activations"]
+    assert kept.count(("f32", [2, 4, 32, 32])) == 2  # what goes into softmax, and its result
+    inputs = [each for each in report["buffers"] if each["module"] in ("layers/0/attention/query", "layers/0/attention/key")]
+    assert [each["shape"] for each in inputs if each["category"] == "activations" and each["dtype"] == "f16"]
+
+
+@pytest.mark.parametrize("optimizer", ["galore", "adam8bit"])
+def test_the_state_of_an_optimizer_of_ours_is_that_of_jax(optimizer: str) -> None:
+    import jax
+
+    from memprof.workloads.build import build_trainer
+    from memprof.workloads.build import plan as plan_of_jax
+
+    choices = plan_of_jax(workload="transformer", preset="tiny", overrides=[], techniques=[f"opt={optimizer}"])
+    leaves = jax.tree.leaves(build_trainer(choices).abstract_state().opt_state)
+    counters = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if not leaf.shape)
+    expected = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) - counters
+    state = _report("transformer", "--preset", "tiny", "-t", f"opt={optimizer}")["categories"]["optimizer_state"]
+    assert state == expected
