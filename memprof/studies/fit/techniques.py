@@ -23,6 +23,7 @@ from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.intents import with_imports
 
 _NUM_MEASURED = 3  # number of the cheapest fitting combinations that are run if steps are requested
 
@@ -245,7 +246,7 @@ def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
 
 def _changes(techniques: Sequence[str]) -> tuple[CodeChange, ...]:
     return tuple(
-        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=each.how_to.code)
+        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=with_imports(each.how_to.code))
         for each in parse_techniques(*techniques)
         if each.how_to is not None
     )

@@ -134,7 +134,7 @@ class _Search:
             smallest = self.smallest_bytes
             if self._add_without_checkpoints(each.rule, changed).footprint_bytes < smallest:
                 report = changed
-                self.changes.append(PlannedChange(rule=each.rule, code=change.code, num_parts=change.intent.num_parts))
+                self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
             else:
                 self._spec = before
                 self._find_blocks(report)
@@ -152,8 +152,12 @@ class _Search:
                 f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
             )
         self._progress("choosing")
-        speeds = report.target.speeds
-        self._blocks = [block_of(body, count, speeds) for closed in functions for body, count in blocks_of(closed)]
+        speeds, num_devices = report.target.speeds, report.target.topology.num_devices
+        self._blocks = [
+            block_of(body, count, speeds, num_devices=num_devices)
+            for closed in functions
+            for body, count in blocks_of(closed)
+        ]
         self.is_loop = any(
             find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions
         )

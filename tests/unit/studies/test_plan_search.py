@@ -98,8 +98,8 @@ class _Compiler:
         monkeypatch.setattr(search, "is_loop", lambda equation: equation.primitive.name == "scan")
         monkeypatch.setattr(search, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
-        monkeypatch.setattr(search, "block_of", lambda number, count, speeds: self.blocks[number])
-        target: Any = SimpleNamespace(name="a100-40gb", speeds=None)
+        monkeypatch.setattr(search, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])
+        target: Any = SimpleNamespace(name="a100-40gb", speeds=None, topology=SimpleNamespace(num_devices=1))
         spec: Any = SimpleNamespace(label="net")
         return search.plan_step(spec, target, budget_bytes=budget_bytes, progress=self.said.append, **options)
 
