@@ -22,6 +22,7 @@ from pathlib import Path
 from memprof.analysis.hlo.program import Program
 from memprof.sources.jax.processes.launch import default_num_jobs
 from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.toolchain import installed_version
 from memprof.studies.side_by_side import SideBySide, compile_rows
 from memprof.studies.subject import find_subject
 from memprof.version import __version__
@@ -87,7 +88,7 @@ def main() -> None:
         for name, sums_only in (("table", True), ("json", False)):
             print(f"as for {name}:")
             found = measure(arguments, sums_only=sums_only)
-            growth = (found[-1].kept_bytes - found[1].kept_bytes) // (found[-1].num_rows - found[1].num_rows)
+            growth = (found[-2].kept_bytes - found[1].kept_bytes) // (found[-2].num_rows - found[1].num_rows)  # at the end no plans wait
             print(f"  {growth / 1024:.1f} KiB a row")
             measured[name] = {"bytes_per_row": growth, "measurements": [asdict(each) for each in found]}
     if arguments.output is not None:
@@ -95,6 +96,7 @@ def main() -> None:
             "command": "python -m benchmarks.many_rows",
             **{name: getattr(arguments, name) for name in ("rows", "workload", "preset", "target")},
             "memprof": __version__,
+            "jax": installed_version("jax"),
             "python": platform.python_version(),
             **measured,
         }
