@@ -88,7 +88,9 @@ def main() -> None:
         for name, sums_only in (("table", True), ("json", False)):
             print(f"as for {name}:")
             found = measure(arguments, sums_only=sums_only)
-            growth = (found[-2].kept_bytes - found[1].kept_bytes) // (found[-2].num_rows - found[1].num_rows)  # at the end no plans wait
+            growth = (found[-2].kept_bytes - found[1].kept_bytes) // (
+                found[-2].num_rows - found[1].num_rows
+            )  # at the end no plans wait
             print(f"  {growth / 1024:.1f} KiB a row")
             measured[name] = {"bytes_per_row": growth, "measurements": [asdict(each) for each in found]}
     if arguments.output is not None:
