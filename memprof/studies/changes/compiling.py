@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -34,11 +34,12 @@ class Outcome:
 
 
 def compile_changes(
-    changes: Sequence[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
+    changes: Iterable[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
 ) -> Iterator[Outcome]:
-    """Compile changes, and yield each outcome as soon as it is known.
+    """Compile changes, each as soon as it is found, and yield each outcome as soon as it is known.
 
     Args:
+        changes: may be found while others are compiled.
         progress: called from several threads with the rule of a change and its stage; the last stage is `done` or
             `failed`.
     """
@@ -57,19 +58,23 @@ def compile_changes(
                 )
             except Exception as error:  # raised by the user's code with ours in it
                 yield _failed(change, error, progress)
+            for future in [each for each in futures if each.done()]:
+                yield _outcome(futures.pop(future), future, progress)
         for future in as_completed(futures):
-            change = futures[future]
-            try:
-                capture = future.result()
-            except Exception as error:  # XLA's errors have no common type
-                yield _failed(change, error, progress)
-            else:
-                progress(change.rule, "done")
-                yield Outcome(change=change, capture=capture)
+            yield _outcome(futures[future], future, progress)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         children.end()
         executor.shutdown(wait=True)
+
+
+def _outcome(change: Change, future: Future[Capture], progress: Progress) -> Outcome:
+    try:
+        capture = future.result()
+    except Exception as error:  # XLA's errors have no common type
+        return _failed(change, error, progress)
+    progress(change.rule, "done")
+    return Outcome(change=change, capture=capture)
 
 
 def _failed(change: Change, error: Exception, progress: Progress) -> Outcome:
