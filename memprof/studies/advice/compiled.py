@@ -75,9 +75,10 @@ def advise_step(
         Exception: whatever the step raises while it is traced.
     """
     settings = replace(settings, cluster=None)
-    capture = capture_of(spec, target, progress=progress, settings=settings)
+    fresh = capture_of(spec, target, progress=progress, settings=settings)
     progress("analysing")
-    report = analyze(capture, pool=pool)
+    report = analyze(fresh.capture, fresh.decoded, pool=pool)
+    del fresh  # the decoded program takes much memory
     if settings.use_cache and are_known(report):
         return report, known_advice(report)
     progress("looking for changes")
@@ -113,10 +114,11 @@ def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
     refused: dict[str, str] = {}
     for outcome in outcomes:
         change = outcome.change
-        if outcome.capture is None:
+        if outcome.fresh is None:
             refused[change.rule] = outcome.refusal
             continue
-        found.append(_advice(step.report, change, analyze(outcome.capture), meaning_of(change, small, before)))
+        report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
+        found.append(_advice(step.report, change, report, meaning_of(change, small, before)))
     keep_changes(step.report, found)
     return tuple(replace(each, refusal=refused.get(each.rule, "")) for each in advise(step.report, found))
 
