@@ -125,6 +125,9 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
 
     With each row that ends, it says how many have, and about how long the others will take.
 
+    Args:
+        labels: the labels of the rows, in order; labels that are appended later become rows when they begin.
+
     Yields:
         A function to call with a row's label and the name of each stage as it begins; `done` or `failed` ends the row.
     """
@@ -145,15 +148,17 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
         yield say_with_outlook
         return
     with _progress() as progress:
+        total = progress.add_task(f"{len(labels)} rows", total=1, visible=len(labels) > 1)
         tasks = {label: progress.add_task(f"{label}: waiting", start=False, total=1) for label in labels}
-        total = progress.add_task(f"{len(labels)} rows", total=1) if len(labels) > 1 else None
 
         def show(label: str, stage: str) -> None:
+            if label not in tasks:
+                tasks[label] = progress.add_task(label, start=False, total=1)
             progress.start_task(tasks[label])
             progress.update(tasks[label], description=f"{label}: {stage}", completed=int(stage in _ENDS))
             left = outlook(label, stage)
-            if left and total is not None:
-                progress.update(total, description=left)
+            if left:
+                progress.update(total, description=left, visible=True)
 
         yield show
 

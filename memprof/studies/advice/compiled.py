@@ -34,11 +34,12 @@ from memprof.studies.changes.techniques import techniques
 
 # If the first can be made, the second is not compiled: it saves no more, and takes longer.
 _IN_PLACE_OF = (("flash_attention", "chunked_attention"),)
+# In the order in which they are compiled: what costs little and saves much comes first.
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
-    recomputations,
-    in_chunks,
     attention_kernels,
+    in_chunks,
+    recomputations,
     layered_states,
     narrow_accumulators,
     divided_arguments,
@@ -64,7 +65,8 @@ def advise_step(
 
     Args:
         progress: called with each stage of the first compile as it begins.
-        rows: from the labels of the changes to what is called with a label and the stage that its compile is at.
+        rows: from the labels of the changes, a list that grows, to what is called with a label and the stage that its
+            compile is at.
         pool: the settings of JAX's allocator to judge by; None: those of the capture.
         with_technique, is_built_in: see `Step`.
 
@@ -88,14 +90,21 @@ def advise_step(
         with_technique=with_technique,
         is_built_in=is_built_in,
     )
-    found = [change for family in FAMILIES for change in family(step)]
-    beaten = {worse for better, worse in _IN_PLACE_OF if any(change.rule == better for change in found)}
-    changes = [change for change in found if change.rule not in beaten]
-    with rows([change.rule for change in changes]) as row:
+    labels: list[str] = []
+    with rows(labels) as row:
+        changes = _changes(step, labels)
         num_jobs = num_at_a_time(settings, target)
         return report, _advice_of(
             step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
         )
+
+
+def _changes(step: Step, labels: list[str]) -> Iterator[Change]:
+    """Yield the changes, and append the label of each. The first is compiled while the others are looked for."""
+    for change in (change for family in FAMILIES for change in family(step)):
+        if not any(change.rule == worse and better in labels for better, worse in _IN_PLACE_OF):
+            labels.append(change.rule)
+            yield change
 
 
 def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:

@@ -9,10 +9,10 @@ from memprof.analysis.records.rewrites import FusedAttention
 from memprof.sources.jax.checkpointing.attentions import Attention, fused
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.chunks import least_bytes
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
 _LEAST_CAPABILITY = (8, 0)  # of cuDNN's kernel
 
 
@@ -28,7 +28,7 @@ def attention_kernels(step: Step) -> Iterator[Change]:
             return
     held_bytes = sum(each.probability_bytes for each in found) // step.target.topology.num_devices
     code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
-    if not found or held_bytes < _LEAST_SHARE * step.report.unpressed.footprint_bytes or code is None:
+    if not found or held_bytes < least_bytes(step) or code is None:
         return
     calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
     head, line = code.rsplit("\n\n", 1)

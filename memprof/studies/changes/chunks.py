@@ -31,7 +31,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
     for kind, (rule, aim, what) in _WHAT.items():
         regions = [each for each in found if each.kind is kind]
         sizes = [each.large_bytes // step.target.topology.num_devices for each in regions]
-        if not sizes or sum(sizes) < _LEAST_SHARE * step.report.unpressed.footprint_bytes:
+        if not sizes or sum(sizes) < least_bytes(step):
             continue
         num_parts = max(_NUM_PARTS, min(_MOST_PARTS, -(-max(sizes) // _LARGEST_PART)))
         option = "loss" if kind is Kind.LOSS else "attention"
@@ -49,6 +49,12 @@ def in_chunks(step: Step) -> Iterator[Change]:
             spec=step_of_code(step.spec, code),
             rewrite=rewrite,
         )
+
+
+def least_bytes(step: Step) -> float:
+    """Return the size of arrays that are worth a compile; a loop over layers may keep them for each layer."""
+    num_turns = max((loop.trip_count or 1 for loop in step.report.program.loops), default=1)
+    return _LEAST_SHARE * step.report.unpressed.footprint_bytes / num_turns
 
 
 def _evidence(regions: list[Region], kind: Kind) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -37,11 +37,14 @@ class Outcome:
 
 
 def compile_changes(
-    changes: Sequence[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
+    changes: Iterable[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
 ) -> Iterator[Outcome]:
-    """Compile changes, and yield each outcome as soon as it is known. Only the program of that outcome is decoded.
+    """Compile changes, each as soon as it is found, and yield each outcome as soon as it is known.
+
+    Only the program of that outcome is decoded.
 
     Args:
+        changes: may be found while others are compiled.
         progress: called from several threads with the rule of a change and its stage; the last stage is `done` or
             `failed`.
     """
@@ -59,6 +62,8 @@ def compile_changes(
                 futures[executor.submit(plan)] = change, plan
             except Exception as error:  # raised by the user's code with ours in it
                 yield _failed(change, error, progress)
+            for future in [each for each in futures if each.done()]:
+                yield _outcome(future, *futures.pop(future), progress)
         for future in as_completed([*futures]):
             yield _outcome(future, *futures.pop(future), progress)
     finally:
