@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import TypeVar
 
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
@@ -22,7 +23,7 @@ from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Pieces, PoolSettings
-from memprof.analysis.records.report import AllocatorFigures, ProgramFacts, Report
+from memprof.analysis.records.report import AllocatorFigures, ProgramFacts, Report, ScopedOperations, TracedFacts
 from memprof.analysis.records.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
 from memprof.analysis.records.trace import Trace, TraceEvent
 
@@ -89,9 +90,7 @@ def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None
         temp_buffers=placed.temps,
         timeline=_timeline(trace, span, placed),
         arguments=capture.arguments,
-        program=ProgramFacts(
-            num_recomputed_operations=trace.num_recomputed_operations, loops=(), host_bytes=trace.host_bytes
-        ),
+        program=_facts(trace),
         doubts=capture.doubts,
         verdict=judge_reserved(footprint, capture.target),
         pieces=Pieces(held=(footprint,)),
@@ -104,6 +103,48 @@ def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None
         forward_flops=trace.forward_flops,
         analysis_seconds=time.perf_counter() - started,
     )
+
+
+def _facts(trace: Trace) -> ProgramFacts:
+    first = trace.step_starts[-1]
+    live: set[int] = set()
+    forward: Counter[str] = Counter()
+    kept_gradient_bytes = 0
+    for is_last, events in groupby(trace.events, key=lambda event: event.position >= first):
+        if is_last:
+            kept_gradient_bytes = sum(trace.values[number].size_bytes for number in live if _is_gradient(trace, number))
+        for event in events:
+            value = trace.values[event.value]
+            (live.add if event.is_birth else live.discard)(event.value)
+            if is_last and event.is_birth and value.phase is Phase.FORWARD:
+                forward[value.dtype] += value.size_bytes
+    passes = [each.phase for each in trace.phases if each.end >= first and each.phase in _PASSES]
+    return ProgramFacts(
+        num_recomputed_operations=sum(trace.recomputed.values()),
+        loops=(),
+        host_bytes=trace.host_bytes,
+        operations=tuple(
+            ScopedOperations(scope=module, phase=Phase.RECOMPUTE, num_operations=number)
+            for module, number in trace.recomputed.items()
+        ),
+        library_calls=trace.calls,
+        traced=TracedFacts(
+            forward_bytes=dict(forward),
+            num_backward_passes=sum(
+                before is Phase.FORWARD and after is Phase.BACKWARD for before, after in pairwise(passes)
+            ),
+            kept_gradient_bytes=kept_gradient_bytes,
+            moved_to_host_bytes=trace.moved_to_host_bytes,
+        ),
+    )
+
+
+# A recomputation is a part of a backward pass.
+_PASSES = (Phase.FORWARD, Phase.BACKWARD)
+
+
+def _is_gradient(trace: Trace, number: int) -> bool:
+    return trace.values[number].category is Category.GRADIENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

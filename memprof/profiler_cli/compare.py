@@ -232,13 +232,14 @@ def _traced_rows(
 ) -> list[Capture]:
     """The captures of the rows as steps of PyTorch."""
     from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
+    from memprof.workloads.user.reference import is_reference
 
-    aim, techniques = torch_target(target), rows or ["baseline"]
+    aim, techniques = torch_target(target), rows or ["" if is_reference(workload) else "baseline"]
     makers = [
         step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=each, arguments=arguments)
         for each in techniques
     ]
-    labels = [f"{workload} {each} (torch)" for each in techniques]
+    labels = [" ".join(filter(None, (workload, each, "(torch)"))) for each in techniques]
     asked = repr((workload, step.preset, step.overrides, arguments, target, techniques))
     request = hashlib.sha256(asked.encode()).hexdigest()
     captures = []

@@ -155,7 +155,7 @@ ROWS = (
         where=_is_torch,
         options=(
             *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster"),
-            *("steps", "pool", "jobs", "advise", "verify", "require_effect"),
+            *("steps", "pool", "jobs", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
     ),

@@ -129,7 +129,7 @@ class Verb(TyperCommand):
             for param in self.params
             if param.name in ctx.params and ctx.get_parameter_source(param.name).name == "COMMANDLINE"
         }
-        _choose_framework(ctx.params, given)
+        _choose_framework(str(self.name), ctx.params, given)
         sentence = refusal(str(self.name), ctx.params, given)
         if sentence is not None:
             raise MemprofError(sentence)
@@ -141,15 +141,24 @@ class Verb(TyperCommand):
         return super().invoke(ctx)
 
 
-def _choose_framework(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Trace the user's own code if it is written with PyTorch, unless the framework is on the command line."""
-    if "framework" not in values or "framework" in given:
+def _choose_framework(command: str, values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Trace the user's own code if it is written with PyTorch, unless the framework is on the command line.
+
+    Raises:
+        MemprofError: the command is for steps of JAX only.
+    """
+    if "framework" in given:
         return
     from memprof.workloads.user.frameworks import is_of_torch
 
-    named = values.get("workload", values.get("what"))
+    named = next((values[each] for each in ("workload", "what", "server") if each in values), None)
     name = named[0] if isinstance(named, list) and named else named
     if isinstance(name, str) and is_of_torch(name):
+        if "framework" not in values:
+            raise MemprofError(
+                f"{name} is written with PyTorch, and `memprof {command}` is for steps of JAX: use `memprof run`,"
+                " `compare`, `fit`, `check` or `watch`"
+            )
         several = isinstance(values["framework"], list)
         values["framework"] = [FrameworkName.TORCH] if several else FrameworkName.TORCH
 

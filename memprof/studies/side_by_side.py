@@ -16,6 +16,7 @@ from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject, request_digest
 from memprof.workloads.composition import parse_techniques, verdicts
+from memprof.workloads.torch.evidence import verdicts as torch_verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,17 +215,17 @@ def _no_row(reference: str, labels: Iterable[str]) -> MemprofError:
 
 
 def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
-    """Return the verdict on each technique; empty for techniques that this memprof version does not know.
-
-    The evidence applies to compiled programs, so there is none for a traced PyTorch step.
-    """
+    """Return the verdict on each technique; empty for techniques that this memprof version does not know."""
+    contrast = None if report is reference else reference
+    if report.program.traced is not None:
+        return torch_verdicts(report, report.techniques, contrast)
     if not report.techniques or report.framework != "jax" or report.engine != "xla":
         return ()
     try:
         techniques = parse_techniques(*report.techniques)
     except MemprofError:
         return ()
-    return verdicts(report, techniques, None if report is reference else reference)
+    return verdicts(report, techniques, contrast)
 
 
 def _reason(error: MemprofError | None) -> str:

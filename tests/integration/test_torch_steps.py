@@ -219,7 +219,6 @@ def test_a_step_of_pytorch_is_checked_against_a_baseline(tmp_path: Path, monkeyp
         (["advise"], "advice names changes of JAX code"),
         (["show", "--why", "mm"], "why a buffer is live can be told of compiled programs only"),
         (["show", "--format", "xprof", "-o", "logs"], "XProf shows compiled programs only"),
-        (["check", "CAPTURE", "--max", "1GiB", "--require-effect"], "effects are looked for in compiled programs only"),
     ],
 )
 def test_commands_that_need_a_compiled_program_refuse_a_trace(
@@ -289,3 +288,57 @@ def test_a_fit_that_cannot_be_is_refused(
     code, message = _run("fit", *arguments, "--framework", "torch")
     assert code != 0
     assert sentence in message
+
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(8, 16).cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("step", ["train.py", "step.py:torch_spec"])
+def test_a_comparison_of_the_users_step_without_techniques_has_one_row(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "step.py").write_text(USER_STEP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, shown = _run("compare", step, "--no-save", "--format", "json")
+    assert code == 0, shown
+    comparison = json.loads(shown)
+    assert [row["framework"] for row in comparison["rows"]] == ["torch"]
+    assert comparison["baseline"] == f"{step} (torch)"
+
+
+def test_an_encoder_with_padding_keeps_what_bert_keeps_in_half_precision() -> None:
+    """As in transformers: scores with a float32 mask are float32, and each of three projections keeps its input."""
+    sizes = "num_layers=4", "seq_len=64", "batch_size=4", "hidden_size=64", "num_heads=4", "vocab_size=50"
+    overrides = [part for each in sizes for part in ("--set", each)]
+    report = _report("transformer", "--preset", "bert-large", *overrides, "-t", "fp16+no-foreach+softmax-input")
+    kept = [each for each in report["buffers"] if each["category"] == "activations"]
+    squares = [each for each in kept if each["dtype"] == "f32" and each["size_bytes"] == 4 * 4 * 4 * 64 * 64]
+    assert len(squares) == 4 * 2  # in each layer, the input of softmax and its result
+    for name in ("query", "key", "value"):
+        assert any(
+            each["module"] == f"layers/0/attention/{name}" and each["size_bytes"] == 2 * 4 * 64 * 64 for each in kept
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["galore", "adam8bit"])
+def test_the_state_of_an_optimizer_of_ours_is_that_of_jax(optimizer: str) -> None:
+    import jax
+
+    from memprof.workloads.build import build_trainer
+    from memprof.workloads.build import plan as plan_of_jax
+
+    choices = plan_of_jax(workload="transformer", preset="tiny", overrides=[], techniques=[f"opt={optimizer}"])
+    leaves = jax.tree.leaves(build_trainer(choices).abstract_state().opt_state)
+    counters = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if not leaf.shape)
+    expected = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) - counters
+    state = _report("transformer", "--preset", "tiny", "-t", f"opt={optimizer}")["categories"]["optimizer_state"]
+    assert state == expected

@@ -74,17 +74,36 @@ class ScopedOperations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracedFacts:
+    """Facts about the last of the traced steps, as evidence that a technique took effect.
+
+    Attributes:
+        forward_bytes: the total size of the values that the forward passes make, by dtype.
+        num_backward_passes: the number of backward passes, each after a forward pass.
+        kept_gradient_bytes: the gradients that are live when the step begins.
+        moved_to_host_bytes: as in `Trace`.
+    """
+
+    forward_bytes: Mapping[str, int]
+    num_backward_passes: int
+    kept_gradient_bytes: int
+    moved_to_host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFacts:
-    """Facts about the compiled program, as evidence that a technique took effect.
+    """Facts about the compiled program or the traced step, as evidence that a technique took effect.
 
     Attributes:
         num_recomputed_operations: the number of operations that `jax.checkpoint` recomputes.
         host_bytes: host memory that the step holds, outside the footprint.
         operations: all named operations by scope and phase, in that order.
-        library_calls: the number of calls of each library function (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        library_calls: the number of calls of each library function (`__cublas$gemm`, `__cudnn$fmhaSoftmax`); of a
+            traced step, of each operation (`aten.mm`).
         has_barriers: whether it has optimization barriers.
         backward_end: the position in program order of the last operation that does work of the backward pass; -1
             without a backward pass.
+        traced: further facts about a traced step; None for a compiled program.
     """
 
     num_recomputed_operations: int
@@ -94,6 +113,7 @@ class ProgramFacts:
     library_calls: Mapping[str, int] = field(default_factory=dict)
     has_barriers: bool = False
     backward_end: int = -1
+    traced: TracedFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,9 @@ class Trace:
         events: the events in order; values that exist before the first step are allocated at its beginning.
         phases, modules: spans over the positions, in order.
         forward_flops: FLOPs of the forward pass of the last step, by module.
-        num_recomputed_operations: the number of operations of the last step that checkpoints recompute.
+        calls: the number of calls of each operation (`aten.mm`) in the last step.
+        recomputed: the number of operations of the last step that checkpoints recompute, by module.
+        moved_to_host_bytes: the size of the tensors that the last step copies to host memory.
         host_bytes: the size of the tensors in host memory that the step keeps.
         recording: the figures of a real allocator; None if memprof simulates the allocator.
     """
@@ -104,7 +106,9 @@ class Trace:
     modules: tuple[ModuleSpan, ...] = ()
     stacks: tuple[tuple[StackFrame, ...], ...] = ((),)
     forward_flops: Mapping[Words, Operations] = field(default_factory=dict)
-    num_recomputed_operations: Count = 0
+    calls: Mapping[Words, Count] = field(default_factory=dict)
+    recomputed: Mapping[Words, Count] = field(default_factory=dict)
+    moved_to_host_bytes: Bytes = 0
     host_bytes: Bytes = 0
     recording: Recording | None = None
 

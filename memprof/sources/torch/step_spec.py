@@ -32,6 +32,8 @@ class TorchStepSpec:
         num_minibatches: number of minibatches in a batch; their gradients are summed.
         zero_grads: gradients are set to zero in place between steps; otherwise they are set to None.
         softmax_input: autograd saves the input of softmax beside its result, as up to PyTorch 1.10.
+        offload_optimizer: the optimizer's state lies in host memory between updates; all of it comes to the device for
+            an update.
         label: the step's name in reports.
         techniques, config: the step's techniques and configuration in reports.
     """
@@ -45,6 +47,7 @@ class TorchStepSpec:
     num_minibatches: int = 1
     zero_grads: bool = False
     softmax_input: bool = False
+    offload_optimizer: bool = False
     label: str = "step"
     techniques: tuple[str, ...] = ()
     config: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)

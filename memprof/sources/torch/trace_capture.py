@@ -96,7 +96,9 @@ def _trace(tracer: StorageTracer) -> Trace:
         ),
         stacks=tuple(stacks),
         forward_flops=dict(tracer.work.forward_flops),
-        num_recomputed_operations=tracer.work.num_recomputed_operations,
+        calls=dict(tracer.work.calls),
+        recomputed=dict(tracer.work.recomputed),
+        moved_to_host_bytes=tracer.work.moved_to_host_bytes,
         host_bytes=sum(storage.size_bytes for storage in on_host),
     )
 

@@ -66,7 +66,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
                 for number in range(_NUM_STEPS):
                     if number:
                         tracer.begin_step()
-                    _run(spec)
+                    _run(spec, tracer)
             owners.assign()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise MemprofError(
@@ -85,7 +85,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
         )
 
 
-def _run(spec: TorchStepSpec) -> None:
+def _run(spec: TorchStepSpec, tracer: StorageTracer) -> None:
     """Run one step: forward and backward pass of each minibatch, and the update."""
     if spec.step is not None:
         spec.step()
@@ -98,8 +98,21 @@ def _run(spec: TorchStepSpec) -> None:
             loss = loss / spec.num_minibatches
         (loss if scaler is None else scaler.scale(loss)).backward()
     for optimizer in optimizers:
+        if spec.offload_optimizer:
+            _move_state(optimizer, tracer, to_host=False)
         optimizer.step() if scaler is None else scaler.step(optimizer)
+        if spec.offload_optimizer:
+            _move_state(optimizer, tracer, to_host=True)
     if scaler is not None:
         scaler.update()
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=not spec.zero_grads)
+
+
+def _move_state(optimizer: torch.optim.Optimizer, tracer: StorageTracer, *, to_host: bool) -> None:
+    """Copy the state of an optimizer to the host or to the device, and free the original. Counters stay."""
+    with torch.no_grad(), tracer.placing(on_host=to_host):
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    state[name] = value.clone()

@@ -25,6 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from memprof.analysis.records.categories import Phase, Role
 from memprof.analysis.records.trace import TraceEvent
+from memprof.errors import MemprofError
 from memprof.sources.torch.categories import Depends
 from memprof.sources.torch.places import Place, Places
 
@@ -61,13 +62,15 @@ class Work:
     """The operation counts of one step.
 
     Attributes:
-        flops, recomputed_flops, forward_flops: as in `Trace`.
+        flops, recomputed_flops, forward_flops, calls, recomputed, moved_to_host_bytes: as in `Trace`.
     """
 
     flops: int
     recomputed_flops: int
     forward_flops: Counter[str]
-    num_recomputed_operations: int
+    calls: Counter[str]
+    recomputed: Counter[str]
+    moved_to_host_bytes: int = 0
 
 
 class StorageTracer(TorchDispatchMode):
@@ -93,7 +96,7 @@ class StorageTracer(TorchDispatchMode):
         self.step_starts: list[int] = []
         self.phases: list[Phase] = []
         self.modules: list[str] = []
-        self.work = Work(0, 0, Counter(), 0)
+        self.work = Work(0, 0, Counter(), Counter(), Counter())
         self._live: dict[int, Storage] = {}
         self._update_of: int | None = None  # the backward pass that an update runs in; -1: outside a backward pass
         self._counters_on_host = False
@@ -114,7 +117,7 @@ class StorageTracer(TorchDispatchMode):
     def begin_step(self) -> None:
         """Begin the next step."""
         self.step_starts.append(len(self.phases))
-        self.work = Work(0, 0, Counter(), 0)
+        self.work = Work(0, 0, Counter(), Counter(), Counter())
         self._is_after_backward = False
 
     def begin_update(self, *, counters_on_host: bool) -> None:
@@ -254,7 +257,9 @@ class StorageTracer(TorchDispatchMode):
                 each.is_gradient |= accumulates
 
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any, phase: Phase, place: Place) -> None:
-        self.work.num_recomputed_operations += phase is Phase.RECOMPUTE
+        self.work.calls[_name(func)] += 1
+        if phase is Phase.RECOMPUTE:
+            self.work.recomputed[place.module] += 1
         formula = flop_registry.get(func._overloadpacket)
         if formula is None:
             return
@@ -293,6 +298,7 @@ class StorageTracer(TorchDispatchMode):
             reference=weakref.ref(stored, lambda _: self._died(key)),
             is_on_host=is_on_host,
         )
+        self.work.moved_to_host_bytes += storage.size_bytes if self._placed_on_host else 0
         self.storages.append(storage)
         self._live[key] = storage
         self._event(storage, is_birth=True)
@@ -317,7 +323,12 @@ class StorageTracer(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided:
+                kind = str(leaf.layout).removeprefix("torch.")
+                raise MemprofError(f"the step makes a tensor of layout {kind}, and a trace only follows dense tensors")
+            yield leaf
 
 
 def _name(func: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.comparison import Verdict
 from memprof.analysis.hlo.decoded import Decoded
 from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.memory.verdict import judge
@@ -23,6 +24,7 @@ from memprof.sources.pool_settings import pool_settings
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
 from memprof.workloads.composition import parse_techniques, verdicts
+from memprof.workloads.torch.evidence import verdicts as torch_verdicts
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
 _CAPTURE_SUFFIX = ".memprof"
@@ -104,9 +106,11 @@ def check_capture(capture: Capture, limits: Limits, decoded: Decoded | None = No
             f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
             " techniques"
         )
-    if limits.require_effect and report.framework != "jax":
-        raise MemprofError(f"{report.label} is a trace of PyTorch: effects are looked for in compiled programs only")
-    effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
+    effects: tuple[Verdict, ...] = ()
+    if limits.require_effect and report.program.traced is not None:
+        effects = torch_verdicts(report, report.techniques, None)
+    elif limits.require_effect:
+        effects = verdicts(report, parse_techniques(*report.techniques), None)
     must_fit = None
     if limits.must_fit is not None:
         # The memory that PyTorch keeps does not depend on the device.

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that all of PyTorch uses
 from torch import Tensor
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.torch.adam8bit import Adam8bit
+from memprof.workloads.torch.galore import GaLore
 from memprof.workloads.torch.networks import MLP, Transformer
 from memprof.workloads.torch.plan import TorchPlan
 
@@ -25,8 +27,11 @@ def build(plan: TorchPlan) -> TorchStepSpec:
     """Return the step. This makes its model, so it must be called under fake tensors."""
     train_config = plan.train_config
     is_transformer = isinstance(plan.config, TransformerConfig)
-    model: Any = (Transformer if is_transformer else MLP)(plan.config, train_config)
+    model: Any = (Transformer if is_transformer else MLP)(plan.pruned_config(), train_config)
     model.to(_DTYPES[train_config.param_dtype])
+    if train_config.pruned_fraction:
+        for module in [each for each in model.modules() if isinstance(each, torch.nn.Linear)]:
+            prune.l1_unstructured(module, "weight", train_config.pruned_fraction)
     num_minibatches = train_config.num_minibatches
     minibatches = [_batch(plan, plan.config.batch_size // num_minibatches) for _ in range(num_minibatches)]
     return TorchStepSpec(
@@ -38,6 +43,7 @@ def build(plan: TorchPlan) -> TorchStepSpec:
         num_minibatches=num_minibatches,
         zero_grads=plan.zero_grads,
         softmax_input=plan.softmax_input,
+        offload_optimizer=train_config.offload_optimizer,
         label=plan.workload,
         techniques=plan.techniques,
         config=plan.flat_config(),
@@ -110,6 +116,8 @@ def _optimizer(plan: TorchPlan, model: Any) -> Any:
     config = plan.train_config
     if config.optimizer == "adam8bit":
         return Adam8bit(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    if config.optimizer == "galore":
+        return GaLore(model, lr=config.learning_rate, weight_decay=config.weight_decay)
     optimizers = {
         "adafactor": torch.optim.Adafactor,
         "adagrad": torch.optim.Adagrad,

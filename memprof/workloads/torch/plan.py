@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,14 +33,16 @@ SAVE_ON_CPU = "save-on-cpu"
 OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH, SOFTMAX_INPUT, FUSED, SAVE_ON_CPU)
 _FUSED_OPTIMIZERS = ("adagrad", "adam", "adamw", "sgd")
 
-# The optimizers of `memprof list optimizers` that PyTorch has too; adam8bit is memprof's own.
-OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "rmsprop", "sgd")
+# The optimizers of `memprof list optimizers` that PyTorch has too; adam8bit and galore are memprof's own.
+OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "galore", "rmsprop", "sgd")
+RANK_DIVISOR = 4  # of galore, as in `optimizers/galore.py`
 _MODELS = ("mlp", "transformer")
 # Fields that techniques set and PyTorch's step honours. It updates in place, which has the effect of donation.
 _HONOURED = frozenset(
     {
         *("compute_dtype", "param_dtype", "loss_scaling", "donate", "num_minibatches", "accumulation"),
         *("remat_modules", "remat_policy", "remat_activation", "attention_kernel", "num_loss_chunks", "optimizer"),
+        *("pruned_fraction", "structurally_pruned_fraction", "offload_optimizer"),
     }
 )
 _OF_TRANSFORMER = frozenset({"remat_modules", "remat_policy", "attention_kernel", "num_loss_chunks"})
@@ -88,6 +91,20 @@ class TorchPlan:
         """Whether autograd keeps the input of softmax."""
         return SOFTMAX_INPUT in self.techniques
 
+    def pruned_config(self) -> Any:
+        """Return the configuration of the model that structural pruning leaves."""
+        fraction = self.train_config.structurally_pruned_fraction
+        if not fraction:
+            return self.config
+        if self.workload == "mlp":
+            return dataclasses.replace(self.config, hidden_size=_left(self.config.hidden_size, fraction))
+        return dataclasses.replace(
+            self.config,
+            num_heads=_left(self.config.num_heads, fraction),
+            head_size=self.config.head_width,
+            mlp_size=_left(self.config.mlp_width, fraction),
+        )
+
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
         """Return all choices as one flat dictionary, for the report."""
         return {"preset": self.preset, **dataclasses.asdict(self.config), **dataclasses.asdict(self.train_config)}
@@ -121,6 +138,8 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         raise MemprofError(f"Technique '{repeated[0]}' is given twice.")
     shared = "+".join(label for label in labels if label not in OWN_TECHNIQUES)
     for applied in parse_techniques(shared):
+        if applied.technique.name == "no-donate":
+            raise MemprofError("PyTorch's optimizers update in place, so 'no-donate' is not possible: leave it out.")
         changed = {
             name for name, value in technique_fields().items() if getattr(applied.apply(TrainConfig()), name) != value
         }
@@ -142,6 +161,11 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         train_config=train_config,
         techniques=labels,
     )
+
+
+def _left(num_units: int, fraction: float) -> int:
+    """Return the number of units that pruning leaves, as `pruning.kept`, which imports jax."""
+    return max(1, num_units - math.floor(num_units * fraction))
 
 
 def _check(config: Any, train_config: TrainConfig) -> None:

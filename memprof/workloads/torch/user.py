@@ -60,5 +60,8 @@ def _values(function: Any, overrides: Sequence[str], label: str) -> dict[str, An
         values[name] = parse_value(name, text, annotations.get(name, other))
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in values]
     if missing:
-        raise MemprofError(f"{label} takes {', '.join(missing)}, without a default: give --set {missing[0]}=VALUE")
+        raise MemprofError(
+            f"{label} takes {', '.join(missing)}, without a default: name a function that returns a"
+            f" memprof.TorchStepSpec, or give --set {missing[0]}=VALUE"
+        )
     return values

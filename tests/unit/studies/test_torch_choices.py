@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, WorkloadError
+from memprof.profiler_cli.app import app
 from memprof.sources.jax.targets.resolve import DEFAULT_GPU, resolve
 from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
 
@@ -53,3 +56,18 @@ def test_a_missing_module_of_ours_is_not_taken_for_missing_pytorch(monkeypatch: 
     make = step_maker("mine.train:step", preset=None, overrides=(), techniques="", arguments=())
     with pytest.raises(ModuleNotFoundError, match="trace_step"):
         capture_of_step(make, torch_target("l4"))
+
+
+@pytest.mark.parametrize("step", ["train.py", "train.py:torch_spec", "train.py:any_function"])
+@pytest.mark.parametrize("command", ["advise", "plan", "trace", "export", "serve-plan"])
+def test_commands_for_steps_of_jax_refuse_one_of_pytorch(
+    command: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [command, step])
+    assert isinstance(result.exception, MemprofError)
+    assert not isinstance(result.exception, WorkloadError)
+    assert str(result.exception).startswith(
+        f"{step} is written with PyTorch, and `memprof {command}` is for steps of JAX"
+    )
