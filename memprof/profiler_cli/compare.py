@@ -232,7 +232,6 @@ def _traced_rows(
 ) -> list[Capture]:
     """The captures of the rows as steps of PyTorch."""
     from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
-
     from memprof.workloads.user.reference import is_reference
 
     aim, techniques = torch_target(target), rows or ["" if is_reference(workload) else "baseline"]

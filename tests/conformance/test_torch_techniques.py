@@ -1,6 +1,6 @@
 """The laws of a technique in a traced step of PyTorch: its evidence is in its step and in no step without it.
 
-Sizes are counted by hand: the tiny Transformer has TINY_PARAMETERS, of which its nine linear layers have LINEAR_WEIGHTS.
+Sizes are counted by hand: the tiny Transformer has TINY_PARAMETERS, LINEAR_WEIGHTS of them in nine linear layers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (the 
 from memprof.analysis.pipeline import analyze  # noqa: E402
 from memprof.analysis.records.categories import Category  # noqa: E402
 from memprof.analysis.records.report import Report  # noqa: E402
+from memprof.errors import MemprofError  # noqa: E402
 from memprof.profiler_cli.app import app  # noqa: E402
 from memprof.studies.torch_step import capture_of_step, torch_target  # noqa: E402
 from memprof.workloads import registry  # noqa: E402
 from memprof.workloads.torch.evidence import verdicts  # noqa: E402
 from memprof.workloads.torch.plan import OPTIMIZERS, OWN_TECHNIQUES, plan  # noqa: E402
-from memprof.errors import MemprofError  # noqa: E402
 
 pytestmark = pytest.mark.with_one_jax
 LINEAR_WEIGHTS = 2 * 12 * 32**2 + 32 * 64

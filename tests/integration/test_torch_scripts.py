@@ -292,3 +292,17 @@ finally:
 def test_options_for_programs_of_jax_are_refused(option: tuple[str, str], watch: Watch) -> None:
     with pytest.raises(memprof.MemprofError, match=f"{option[0]} is for scripts of JAX"):
         watch("pass", *option)
+
+
+def test_sparse_gradients_are_refused_in_one_sentence(watch: Watch) -> None:
+    with pytest.raises(
+        memprof.MemprofError, match="makes a tensor of layout sparse_coo, and a trace only follows dense"
+    ):
+        watch("""
+embedding = nn.Embedding(1000, 16, sparse=True).cuda()
+optimizer = torch.optim.SparseAdam(embedding.parameters())
+for _ in range(3):
+    embedding(torch.randint(0, 1000, (32,), device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")

@@ -109,10 +109,9 @@ def _run(spec: TorchStepSpec, tracer: StorageTracer) -> None:
         optimizer.zero_grad(set_to_none=not spec.zero_grads)
 
 
-@torch.no_grad()
 def _move_state(optimizer: torch.optim.Optimizer, tracer: StorageTracer, *, to_host: bool) -> None:
     """Copy the state of an optimizer to the host or to the device, and free the original. Counters stay."""
-    with tracer.placing(on_host=to_host):
+    with torch.no_grad(), tracer.placing(on_host=to_host):
         for state in optimizer.state.values():
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim():

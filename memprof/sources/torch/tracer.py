@@ -25,6 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from memprof.analysis.records.categories import Phase, Role
 from memprof.analysis.records.trace import TraceEvent
+from memprof.errors import MemprofError
 from memprof.sources.torch.categories import Depends
 from memprof.sources.torch.places import Place, Places
 
@@ -322,7 +323,12 @@ class StorageTracer(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided:
+                kind = str(leaf.layout).removeprefix("torch.")
+                raise MemprofError(f"the step makes a tensor of layout {kind}, and a trace only follows dense tensors")
+            yield leaf
 
 
 def _name(func: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.comparison import Verdict
 from memprof.analysis.hlo.decoded import Decoded
 from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.comparison import Verdict

@@ -1,4 +1,4 @@
-"""GaLore for PyTorch: Adam on gradients that are projected to a subspace, with the state of `workloads/optimizers/galore.py`.
+"""GaLore for PyTorch: Adam on projected gradients, with the state of `workloads/optimizers/galore.py`.
 
 The shorter side of each projected matrix is reduced to a quarter. The projection is the leading singular vectors of the
 gradient, computed again every `interval` updates. The update goes parameter by parameter.
@@ -38,11 +38,16 @@ class GaLore(torch.optim.Optimizer):
     ) -> None:
         linear = {id(each.weight) for each in model.modules() if isinstance(each, nn.Linear)}
         groups = [
-            {"params": [each for each in model.parameters() if (id(each) in linear) is projected], "projected": projected}
+            {
+                "params": [each for each in model.parameters() if (id(each) in linear) is projected],
+                "projected": projected,
+            }
             for projected in (True, False)
         ]
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__([each for each in groups if each["params"]], {**defaults, "interval": interval, "scale": scale})
+        super().__init__(
+            [each for each in groups if each["params"]], {**defaults, "interval": interval, "scale": scale}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
