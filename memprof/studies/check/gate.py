@@ -12,7 +12,6 @@ from memprof.amounts import parse_bytes
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.hlo.decoded import Decoded
 from memprof.analysis.memory.card import judge_reserved
-from memprof.analysis.comparison import Verdict
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
