@@ -28,7 +28,8 @@ def build(plan: TorchPlan) -> TorchStepSpec:
     model: Any = (Transformer if is_transformer else MLP)(plan.config, train_config)
     model.to(_DTYPES[train_config.param_dtype])
     num_minibatches = train_config.num_minibatches
-    minibatches = [_batch(plan, plan.config.batch_size // num_minibatches) for _ in range(num_minibatches)]
+    batch_size = plan.config.batch_size // plan.num_devices // num_minibatches
+    minibatches = [_batch(plan, batch_size) for _ in range(num_minibatches)]
     return TorchStepSpec(
         model=model,
         optimizer=_optimizer(plan, model),
