@@ -475,7 +475,7 @@ def profile_torch(
         step: a function that returns the step; it is called under fake tensors, so its model takes no memory. Or a
             step whose model exists; only shapes and dtypes are used.
         target: a GPU of `memprof list targets`, or `cpu`; None: an H100. The verdict is about this device.
-        mesh: `dp=8` for DistributedDataParallel, `fsdp=8` for FSDP2; None: one device. Numbers are those of one device.
+        mesh: `dp=8` for DistributedDataParallel, `fsdp=8` for FSDP2; None: one device. Numbers are per device.
         label: the name of the step in reports; None: the step's own label.
 
     Raises:

@@ -38,20 +38,18 @@ def torch_target(name: str | None, mesh: str | None = None) -> Target:
     Raises:
         MemprofError: there is no such target, or it is the local device.
     """
-    if name is None and mesh is None:
-        return default_target("the default")
     if name == LOCAL:
         raise MemprofError("a step of PyTorch is traced and not run here: name a GPU of `memprof list targets`, or cpu")
-    if mesh is not None:
-        target = resolve_asked(name, mesh=mesh)
-        assert target is not None
-        if [*target.topology.axes] not in ([DATA], [SHARDS]):
-            raise MemprofError(
-                f"a step of PyTorch is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or --mesh"
-                f" {SHARDS}=8 for FSDP2"
-            )
-        return target
-    return resolve(name)
+    if mesh is None:
+        return default_target("the default") if name is None else resolve(name)
+    target = resolve_asked(name, mesh=mesh)
+    assert target is not None
+    if [*target.topology.axes] not in ([DATA], [SHARDS]):
+        raise MemprofError(
+            f"a step of PyTorch is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"
+            f" --mesh {SHARDS}=8 for FSDP2"
+        )
+    return target
 
 
 def step_maker(

@@ -17,7 +17,6 @@ from unittest.mock import patch
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.utils._python_dispatch import _disable_current_modes
 
 from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError

@@ -35,10 +35,11 @@ from memprof.sources.torch.step_spec import DATA, SHARDS, TorchStepSpec
 from memprof.sources.torch.trace_capture import capture_of
 from memprof.sources.torch.tracer import StorageTracer
 
-_DOUBTS = (
-    "NCCL's own buffers are not in the trace, and on a device the collectives' streams have pools of their own: the live"
-    " peak is that of PyTorch's tensors, the footprint a lower bound",
-)
+_DOUBTS = {
+    DATA: "NCCL's own buffers are not in the trace",
+    SHARDS: "NCCL's own buffers are not in the trace, and FSDP's streams have memory pools of their own on a device: the"
+    " live peak holds for PyTorch's tensors, the footprint is a lower bound",
+}
 _NUM_STEPS = 2  # later steps equal the second: the optimizer has its state, and gradients exist if they are kept
 
 
@@ -106,7 +107,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
             target=target,
             trace_seconds=time.perf_counter() - started,
             is_compiled=compiled.is_used,
-            doubts=_DOUBTS if target.topology.axes else (),
+            doubts=tuple(_DOUBTS[axis] for axis in target.topology.axes),
         )
 
 
