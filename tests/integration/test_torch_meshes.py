@@ -125,8 +125,9 @@ def test_fsdp_divides_parameters_gradients_and_state_with_padding() -> None:
     assert len(shards) == 2 * 4
 
 
-def test_fsdp_of_the_transformer_by_arithmetic() -> None:
-    report = _report("transformer", "--preset", "tiny", "--set", "batch_size=32", "--mesh", "fsdp=8")
+@pytest.mark.parametrize("techniques", ["baseline", "bf16+remat", "fp16+accum2+zero-grads+no-foreach"])
+def test_fsdp_of_the_transformer_by_arithmetic(techniques: str) -> None:
+    report = _report("transformer", "--preset", "tiny", "--set", "batch_size=32", "--mesh", "fsdp=8", "-t", techniques)
     assert report["categories"]["params"] == 4 * TINY_PARAMETERS // 8
     assert report["categories"]["optimizer_state"] == 2 * 4 * TINY_PARAMETERS // 8
     assert any("NCCL" in doubt for doubt in report["doubts"])

@@ -37,8 +37,8 @@ from memprof.sources.torch.tracer import StorageTracer
 
 _DOUBTS = {
     DATA: "NCCL's own buffers are not in the trace",
-    SHARDS: "NCCL's own buffers are not in the trace, and FSDP's streams have memory pools of their own on a device: the"
-    " live peak holds for PyTorch's tensors, the footprint is a lower bound",
+    SHARDS: "NCCL's own buffers are not in the trace, and FSDP's streams have memory pools of their own on a device:"
+    " the live peak holds for PyTorch's tensors, the footprint is a lower bound",
 }
 _NUM_STEPS = 2  # later steps equal the second: the optimizer has its state, and gradients exist if they are kept
 
