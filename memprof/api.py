@@ -461,7 +461,11 @@ def serving(
 
 
 def profile_torch(
-    step: TorchStepSpec | Callable[[], TorchStepSpec], *, target: str | None = None, label: str | None = None
+    step: TorchStepSpec | Callable[[], TorchStepSpec],
+    *,
+    target: str | None = None,
+    mesh: str | None = None,
+    label: str | None = None,
 ) -> Profile:
     """Trace a PyTorch training step on shapes alone, and explain every byte of its memory.
 
@@ -471,6 +475,7 @@ def profile_torch(
         step: a function that returns the step; it is called under fake tensors, so its model takes no memory. Or a
             step whose model exists; only shapes and dtypes are used.
         target: a GPU of `memprof list targets`, or `cpu`; None: an H100. The verdict is about this device.
+        mesh: `dp=8` for DistributedDataParallel, `fsdp=8` for FSDP2; None: one device. Numbers are per device.
         label: the name of the step in reports; None: the step's own label.
 
     Raises:
@@ -490,7 +495,7 @@ def profile_torch(
         make_spec = step
     else:
         raise MemprofError(f"a memprof.TorchStepSpec, or a function that makes one, was expected, not {shown(step)}")
-    aim = torch_target(None if target is None else _target_name(target))
+    aim = torch_target(None if target is None else _target_name(target), mesh)
     capture = capture_of_step(make_spec, aim, label=label)
     return Profile(capture, analyze(capture))
 

@@ -88,7 +88,7 @@ def check(
     asked = compiling.target if update else compiling.target or fits
     make = None
     if framework is options.FrameworkName.TORCH:
-        make = tracing(what, step, "+".join(technique), arguments, asked)
+        make = tracing(what, step, "+".join(technique), arguments, asked, compiling.mesh)
     aim = resolve_asked(
         asked, mesh=compiling.mesh, hosts=compiling.hosts, chips=compiling.topology, slices=compiling.slices
     )

@@ -154,10 +154,16 @@ ROWS = (
     Row(
         where=_is_torch,
         options=(
-            *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster"),
+            *("role", "phase", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster"),
             *("steps", "pool", "jobs", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
+    ),
+    Row(
+        commands=("compare", "fit"),
+        where=_is_torch,
+        options=("mesh",),
+        why="is for steps of JAX here; `memprof run` and `memprof check` divide a step of PyTorch",
     ),
     Row(
         commands=("compare",),

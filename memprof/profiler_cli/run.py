@@ -109,7 +109,7 @@ def run(
     judged_by = options.chosen_pool(pool)
     make: Callable[..., FreshCapture]
     if framework is options.FrameworkName.TORCH:
-        label, make = workload, tracing(workload, step, techniques, arguments, compiling.target)
+        label, make = workload, tracing(workload, step, techniques, arguments, compiling.target, compiling.mesh)
     else:
         aim = None
         subject, settings = step.subject(workload, arguments), compiling.settings()

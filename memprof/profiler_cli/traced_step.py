@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 def tracing(
-    workload: str, step: options.StepOptions, techniques: str, arguments: list[str], target: str | None
+    workload: str,
+    step: options.StepOptions,
+    techniques: str,
+    arguments: list[str],
+    target: str | None,
+    mesh: str | None,
 ) -> Callable[..., FreshCapture]:
     """Check all choices; returns the function that traces the step, called with `progress`.
 
@@ -21,6 +26,8 @@ def tracing(
     """
     from memprof.studies.torch_step import TorchTrace, torch_target
 
-    traced = TorchTrace(subject=step.subject(workload, arguments), techniques=techniques, target=torch_target(target))
+    traced = TorchTrace(
+        subject=step.subject(workload, arguments), techniques=techniques, target=torch_target(target, mesh)
+    )
     traced.check()
     return traced.capture

@@ -14,8 +14,9 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.jax.processes.task import plain
-from memprof.sources.jax.targets.resolve import LOCAL, default_target, option_of, resolve
+from memprof.sources.jax.targets.resolve import LOCAL, default_target, option_of, resolve, resolve_asked
 from memprof.sources.jax.user_traceback import first_line, user_traceback
+from memprof.sources.torch.step_spec import DATA, SHARDS
 from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
 from memprof.workloads.torch.script import TorchScript, trace_in_child
@@ -31,21 +32,34 @@ FRAMEWORK = "torch"
 _DEFAULT_NAME = "torch_spec"
 
 
-def torch_target(name: str | None) -> Target:
-    """Return the device that a PyTorch step is judged for; None means an H100.
+def torch_target(name: str | None, mesh: str | None = None) -> Target:
+    """Return the device, or devices, that a PyTorch step is judged for; None means an H100.
 
     Raises:
         MemprofError: there is no such target, or it is the local device.
     """
-    if name is None:
-        return default_target("the default")
     if name == LOCAL:
         raise MemprofError("a step of PyTorch is traced and not run here: name a GPU of `memprof list targets`, or cpu")
-    return resolve(name)
+    if mesh is None:
+        return default_target("the default") if name is None else resolve(name)
+    target = resolve_asked(name, mesh=mesh)
+    assert target is not None
+    if [*target.topology.axes] not in ([DATA], [SHARDS]):
+        raise MemprofError(
+            f"a step of PyTorch is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"
+            f" --mesh {SHARDS}=8 for FSDP2"
+        )
+    return target
 
 
 def step_maker(
-    name: str, *, preset: str | None, overrides: Sequence[str], techniques: str, arguments: Sequence[str]
+    name: str,
+    *,
+    preset: str | None,
+    overrides: Sequence[str],
+    techniques: str,
+    arguments: Sequence[str],
+    num_devices: int = 1,
 ) -> StepMaker:
     """Return the maker of the step that the user named, with all choices of a built-in workload checked.
 
@@ -55,13 +69,15 @@ def step_maker(
     if not is_reference(name):
         if arguments:
             raise MemprofError(f"{name} takes no arguments, but got {' '.join(arguments)}; choices are made with --set")
-        return plan(name, preset=preset, overrides=overrides, techniques=techniques).make_spec
+        return plan(name, preset=preset, overrides=overrides, techniques=techniques, num_devices=num_devices).make_spec
     if preset is not None:
         raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
     if techniques:
         raise MemprofError(f"{name} is a step of PyTorch as it is, which techniques cannot change: leave out -t")
     reference = parse(name, default=_DEFAULT_NAME)
     if reference.is_script:
+        if num_devices > 1:
+            raise MemprofError(f"--mesh is for a function that returns a memprof.TorchStepSpec, and {name} is a script")
         return TorchScript(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments))
     return TorchReference(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
 
@@ -107,6 +123,7 @@ class TorchTrace:
             overrides=subject.overrides,
             techniques=self.techniques,
             arguments=subject.arguments,
+            num_devices=self.target.topology.num_devices,
         )
 
 

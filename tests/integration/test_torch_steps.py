@@ -134,7 +134,6 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "-t", "zero-grads+zero-grads"], "Technique 'zero-grads' is given twice"),
         (["mlp", "--target", "local"], "a step of PyTorch is traced and not run here"),
         (["mlp", "--steps", "2"], "--steps is for steps of JAX"),
-        (["mlp", "--mesh", "fsdp=2"], "--mesh is for steps of JAX"),
     ],
 )
 def test_a_wrong_choice_gets_a_sentence(arguments: list[str], sentence: str) -> None:

@@ -30,6 +30,7 @@ class Facts:
         role: role of the tensor that the model, the optimizer or the batch keeps in it; None if it is not kept.
         is_gradient: it was a parameter's `.grad`, or was added to one.
         phase: the phase in which it was made.
+        communicates: the category of a buffer of the communication between devices; None if it is no such buffer.
         is_used_in_backward: an operation of the backward pass, or of a recomputation in it, read it.
     """
 
@@ -38,6 +39,7 @@ class Facts:
     phase: Phase
     depends: Depends
     is_used_in_backward: bool
+    communicates: Category | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,18 @@ _FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)
 _RULES = (
     _Rule(
         "gradient", Category.GRADIENTS, "it is, or is added to, a parameter's .grad", lambda facts: facts.is_gradient
+    ),
+    _Rule(
+        "gathered parameter",
+        Category.GATHERED_PARAMS,
+        "parameters of which other devices have sent a part",
+        lambda facts: facts.communicates is Category.GATHERED_PARAMS,
+    ),
+    _Rule(
+        "communication",
+        Category.COLLECTIVES,
+        "a flat buffer of the communication between devices",
+        lambda facts: facts.communicates is Category.COLLECTIVES,
     ),
     _Rule(
         "held before the step",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
@@ -71,7 +72,7 @@ class Owners:
         def before(optimizer: Any, *_: Any) -> None:
             for tensor, path in self._paths.items():
                 if tensor.grad is not None:
-                    gradient = self._tracer.storage_of(tensor.grad)
+                    gradient = self._tracer.storage_of(local_part(tensor.grad))
                     gradient.is_gradient, gradient.path = True, f"{path}.grad"
             # Counters are on the host, unless the update is capturable in a CUDA graph or is one fused kernel.
             on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
@@ -113,6 +114,7 @@ class Owners:
                 yield tensor, f"batch{path}", Role.BATCH
 
     def _own(self, tensor: torch.Tensor, path: str, role: Role) -> Storage:
+        tensor = local_part(tensor)
         storage = self._tracer.storage_of(tensor)
         if storage.role is not None and (storage.role is not Role.BATCH or role is Role.BATCH):
             return storage  # only a storage assumed to be data may get another owner
@@ -137,6 +139,11 @@ class Owners:
 
 
 _SCALES = ("_scale", "_growth_tracker")
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this device's part of a tensor that is divided over several."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def _several(one_or_more: Any) -> Sequence[Any]:

@@ -8,6 +8,9 @@ from typing import Any
 
 from memprof.errors import MemprofError
 
+# The axes of `--mesh`: DistributedDataParallel, and FSDP2 (`fully_shard`).
+DATA, SHARDS = "dp", "fsdp"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStepSpec:

@@ -111,6 +111,7 @@ def _value(storage: Storage, stacks: dict[tuple[StackFrame, ...], int]) -> Trace
             phase=storage.phase,
             depends=storage.depends,
             is_used_in_backward=storage.is_used_in_backward,
+            communicates=storage.communicates,
         )
     )
     return TracedValue(

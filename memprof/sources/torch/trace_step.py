@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -23,14 +25,21 @@ from torch._subclasses.fake_tensor import (
 
 from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError
+from memprof.sources.torch.bucketed_gradients import GradientBuckets
 from memprof.sources.torch.cuda_semantics import cuda_semantics
 from memprof.sources.torch.earlier_versions import softmax_keeps_input
 from memprof.sources.torch.owners import Owners, parts_of
 from memprof.sources.torch.places import Places
-from memprof.sources.torch.step_spec import TorchStepSpec
+from memprof.sources.torch.sharded_step import observed, process_group, shard
+from memprof.sources.torch.step_spec import DATA, SHARDS, TorchStepSpec
 from memprof.sources.torch.trace_capture import capture_of
 from memprof.sources.torch.tracer import StorageTracer
 
+_DOUBTS = {
+    DATA: "NCCL's own buffers are not in the trace",
+    SHARDS: "NCCL's own buffers are not in the trace, and FSDP's streams have memory pools of their own on a device:"
+    " the live peak holds for PyTorch's tensors, the footprint is a lower bound",
+}
 _NUM_STEPS = 2  # later steps equal the second: the optimizer has its state, and gradients exist if they are kept
 
 
@@ -49,16 +58,32 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
     started = time.perf_counter()
     places = Places()
     tracer = StorageTracer(places)
-    with FakeTensorMode(), cuda_semantics(tracer) as compiled, tracer, places.watching():
+    with (
+        _group_of(target) as mesh,
+        FakeTensorMode(),
+        cuda_semantics(tracer) as compiled,
+        tracer,
+        places.watching(),
+        observed(tracer) if mesh is not None else contextlib.nullcontext(),
+    ):
         try:
             spec = make_spec()
             if not isinstance(spec, TorchStepSpec):
                 raise MemprofError(f"a memprof.TorchStepSpec was expected, but got a {type(spec).__name__}")
-            owners = Owners(parts_of(spec), tracer)
+            if mesh is not None and spec.step is not None:
+                raise MemprofError(
+                    "FSDP needs the forward pass by itself: give loss_fn in place of step, or --mesh dp=8"
+                )
+            parts = parts_of(spec)
+            root = None if mesh is None else shard(_only(parts.networks), parts.optimizers, mesh)
+            owners = Owners(parts, tracer)
+            buckets = GradientBuckets(_only(parts.networks), tracer) if DATA in target.topology.axes else None
             gc.collect()
             tracer.begin(owners.assign())
             with contextlib.ExitStack() as stack:
                 stack.enter_context(owners.watching())
+                if buckets is not None:
+                    stack.enter_context(buckets.watching())
                 if spec.softmax_input:
                     stack.enter_context(softmax_keeps_input())
                 if places.has_compiled_modules:
@@ -66,7 +91,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
                 for number in range(_NUM_STEPS):
                     if number:
                         tracer.begin_step()
-                    _run(spec, tracer)
+                    _run(spec, tracer, root, buckets)
             owners.assign()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise MemprofError(
@@ -82,18 +107,37 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
             target=target,
             trace_seconds=time.perf_counter() - started,
             is_compiled=compiled.is_used,
+            doubts=tuple(_DOUBTS[axis] for axis in target.topology.axes),
         )
 
 
-def _run(spec: TorchStepSpec, tracer: StorageTracer) -> None:
+def _group_of(target: Target) -> contextlib.AbstractContextManager[Any]:
+    axes = target.topology.axes
+    return process_group(axes[SHARDS]) if SHARDS in axes else contextlib.nullcontext()
+
+
+def _only(networks: Mapping[str, torch.nn.Module]) -> torch.nn.Module:
+    if len(networks) > 1:
+        raise MemprofError("a step with several networks is traced on one device: leave --mesh out")
+    return next(iter(networks.values()))
+
+
+def _run(
+    spec: TorchStepSpec, tracer: StorageTracer, root: torch.nn.Module | None, buckets: GradientBuckets | None
+) -> None:
     """Run one step: forward and backward pass of each minibatch, and the update."""
     if spec.step is not None:
+        if buckets is not None:
+            buckets.begin_forward()
         spec.step()
         return
     assert spec.loss_fn is not None
     scaler, optimizers = spec.scaler, parts_of(spec).optimizers
     for part in spec.batch if spec.num_minibatches > 1 else [spec.batch]:
-        loss = spec.loss_fn(spec.model, part)
+        if buckets is not None:
+            buckets.begin_forward()
+        forward = partial(spec.loss_fn, spec.model, part)
+        loss = forward() if root is None else root(forward)
         if spec.num_minibatches > 1:
             loss = loss / spec.num_minibatches
         (loss if scaler is None else scaler.scale(loss)).backward()

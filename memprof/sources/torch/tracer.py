@@ -14,16 +14,17 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from memprof.analysis.records.categories import Phase, Role
+from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.trace import TraceEvent
 from memprof.errors import MemprofError
 from memprof.sources.torch.categories import Depends
@@ -55,6 +56,7 @@ class Storage:
     is_gradient: bool = False
     role: Role | None = None
     path: str = ""
+    communicates: Category | None = None
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ class StorageTracer(TorchDispatchMode):
         self._counters_on_host = False
         self._is_after_backward = False
         self._placed_on_host: bool | None = None
+        self._communicating: tuple[str, Category] | None = None
 
     def begin(self, order: Sequence[Storage]) -> None:
         """Begin the first step. Storages that exist now were not made by a step.
@@ -156,6 +159,27 @@ class StorageTracer(TorchDispatchMode):
         finally:
             self._placed_on_host = before
 
+    @contextmanager
+    def communicating(self, name: str, category: Category = Category.COLLECTIVES) -> Iterator[None]:
+        """Record what is made now as buffers of the communication between devices."""
+        before, self._communicating = self._communicating, (name, category)
+        try:
+            yield
+        finally:
+            self._communicating = before
+
+    def resized(self, stored: torch.UntypedStorage) -> None:
+        """Record that a storage has another size, without an operation: the old value dies, and a new one is born."""
+        known = self._live.get(stored._cdata)
+        if known is not None and known.size_bytes != stored.nbytes():
+            self._event(known, is_birth=False)
+            number, size_bytes = len(self.storages), stored.nbytes()
+            self._live[stored._cdata] = replace(
+                known, number=number, size_bytes=size_bytes, position=self.position, phase=self._phase()
+            )
+            self.storages.append(self._live[stored._cdata])
+            self._event(self._live[stored._cdata], is_birth=True)
+
     @property
     def live(self) -> Sequence[Storage]:
         """The live storages."""
@@ -164,7 +188,8 @@ class StorageTracer(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        del types
+        if any(each is DTensor for each in types):
+            return NotImplemented  # the operations on its part of each tensor are recorded
         kwargs = kwargs or {}
         if func.namespace in _NO_OPERATIONS:
             return func(*args, **kwargs)
@@ -239,7 +264,8 @@ class StorageTracer(TorchDispatchMode):
 
     def _place(self, phase: Phase, inputs: Sequence[Storage]) -> Place:
         if phase is Phase.BACKWARD:
-            place = self.places.of_node(torch._C._current_autograd_node())
+            node = torch._C._current_autograd_node()
+            place = None if node is None else self.places.of_node(node)
             if place is not None:
                 return place
         elif phase in (Phase.FORWARD, Phase.RECOMPUTE):
@@ -299,6 +325,8 @@ class StorageTracer(TorchDispatchMode):
             is_on_host=is_on_host,
         )
         self.work.moved_to_host_bytes += storage.size_bytes if self._placed_on_host else 0
+        if self._communicating is not None:
+            storage.op, storage.communicates = self._communicating
         self.storages.append(storage)
         self._live[key] = storage
         self._event(storage, is_birth=True)

@@ -33,7 +33,8 @@ def build(plan: TorchPlan) -> TorchStepSpec:
         for module in [each for each in model.modules() if isinstance(each, torch.nn.Linear)]:
             prune.l1_unstructured(module, "weight", train_config.pruned_fraction)
     num_minibatches = train_config.num_minibatches
-    minibatches = [_batch(plan, plan.config.batch_size // num_minibatches) for _ in range(num_minibatches)]
+    batch_size = plan.config.batch_size // plan.num_devices // num_minibatches
+    minibatches = [_batch(plan, batch_size) for _ in range(num_minibatches)]
     return TorchStepSpec(
         model=model,
         optimizer=_optimizer(plan, model),

@@ -58,6 +58,7 @@ class TorchPlan:
         config: the model's configuration, as in JAX.
         train_config: the training configuration; only the fields in `_HONOURED` have an effect.
         techniques: techniques as the user wrote them.
+        num_devices: the devices that the batch is divided over.
     """
 
     workload: str
@@ -65,6 +66,7 @@ class TorchPlan:
     config: Any
     train_config: TrainConfig
     techniques: tuple[str, ...]
+    num_devices: int = 1
 
     @property
     def zero_grads(self) -> bool:
@@ -116,7 +118,9 @@ class TorchPlan:
         return build(self)
 
 
-def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniques: str) -> TorchPlan:
+def plan(
+    workload: str, *, preset: str | None, overrides: Sequence[str], techniques: str, num_devices: int = 1
+) -> TorchPlan:
     """Make and check all choices.
 
     Args:
@@ -124,6 +128,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         preset: name of one of its presets; None means its default.
         overrides: `field=value` texts.
         techniques: labels joined by `+`; empty for none.
+        num_devices: the devices that the batch is divided over.
 
     Raises:
         MemprofError: a name or a value is wrong, or PyTorch lacks the technique.
@@ -147,7 +152,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         if unknown:
             raise MemprofError(f"Technique '{applied.label}' does not apply to {found.name} in PyTorch: leave it out.")
     train_config = apply_techniques(train_config, parse_techniques(shared))
-    _check(config, train_config)
+    _check(config, train_config, num_devices)
     if FUSED in labels:
         require(NO_FOREACH not in labels, f"'{FUSED}' and '{NO_FOREACH}' exclude each other: leave one out")
         require(
@@ -160,6 +165,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         config=config,
         train_config=train_config,
         techniques=labels,
+        num_devices=num_devices,
     )
 
 
@@ -168,7 +174,7 @@ def _left(num_units: int, fraction: float) -> int:
     return max(1, num_units - math.floor(num_units * fraction))
 
 
-def _check(config: Any, train_config: TrainConfig) -> None:
+def _check(config: Any, train_config: TrainConfig, num_devices: int) -> None:
     require(config.phase == "training", "PyTorch steps are training steps: leave --phase out")
     require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
     blocks = {"num_kv_heads", "gated_mlp", "activation", "norm", "positions", "biases"}
@@ -184,10 +190,15 @@ def _check(config: Any, train_config: TrainConfig) -> None:
         f"the checkpoint policy '{train_config.remat_policy}' has no PyTorch version here",
     )
     require(
-        config.batch_size % train_config.num_minibatches == 0,
-        f"batch_size is {config.batch_size}, which {train_config.num_minibatches} minibatches do not divide",
+        config.batch_size % num_devices == 0,
+        f"batch_size is {config.batch_size}, which {num_devices} devices do not divide",
     )
-    tokens = config.batch_size // train_config.num_minibatches * getattr(config, "seq_len", 1)
+    local_size = config.batch_size // num_devices
+    require(
+        local_size % train_config.num_minibatches == 0,
+        f"batch_size is {local_size}, which {train_config.num_minibatches} minibatches do not divide",
+    )
+    tokens = local_size // train_config.num_minibatches * getattr(config, "seq_len", 1)
     require(
         tokens % train_config.num_loss_chunks == 0,
         f"a minibatch has {tokens} tokens, which {train_config.num_loss_chunks} chunks do not divide",
