@@ -93,7 +93,7 @@ def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Cal
         return lambda step: _in_chunks(step, plan)
     if not callable(plan) and plan.best is None:
         raise MemprofError(
-            f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
+            f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is no plan to apply"
         )
     checkpoints = plan if callable(plan) else plan.checkpoints
 

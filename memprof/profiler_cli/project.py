@@ -50,7 +50,9 @@ def project_defaults(command: str, given: Mapping[str, Any]) -> dict[str, str]:
         if key not in _COMMANDS:
             raise MemprofError(f"{path}: {unknown_name('key of [tool.memprof]', key, _COMMANDS)}")
         if not isinstance(value, str) or not value.strip():
-            raise MemprofError(f"{path}: {key} of [tool.memprof] is {value!r}, but a text was expected, as on --{key}")
+            raise MemprofError(
+                f"{path}: {key} of [tool.memprof] is {value!r}, but a string was expected, as on --{key}"
+            )
     chosen = {
         key: value
         for key, value in table.items()

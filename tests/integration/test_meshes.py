@@ -185,7 +185,7 @@ def test_memory_of_collectives_in_a_colour_of_its_own_is_memory_of_the_device() 
     # The weight of this device and 8 rows of the batch, the sum, and in the other colour the copy that is sent.
     assert profile.live_peak_bytes == (part + 4 * BATCH * WIDTH // 8) + 4 + whole + part
     assert profile.report.footprint_bytes == totals.argument_bytes + totals.output_bytes + totals.temp_bytes
-    assert "in memory that is taken for collectives" in {each.evidence for each in profile.report.temp_buffers}
+    assert "in memory reserved for collectives" in {each.evidence for each in profile.report.temp_buffers}
 
 
 def test_what_the_partitioner_warns_of_is_a_note_with_the_place_in_the_code(

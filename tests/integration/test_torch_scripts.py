@@ -246,7 +246,7 @@ for x, y in DataLoader(Data(), batch_size=50, shuffle=True):
     assert report["categories"]["params"] == 4 * params
     assert report["categories"]["optimizer_state"] == 8 * params
     assert report["categories"]["batch"] == 4 * 50 * 16 + 8 * 50
-    assert report["doubts"] == ["the script names no GPU: all of its tensors are taken to be on one"]
+    assert report["doubts"] == ["the script names no GPU: all of its tensors are assumed to be on one"]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     ("name", "code", "sentence", "line"),
     [
         ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
-        ("missing_argument", 3, "the arguments in the StepSpec must be those that the function takes", None),
+        ("missing_argument", 3, "the arguments in the StepSpec must match the parameters of the function", None),
         pytest.param("not_a_step", 2, "gives something of type int, no step to profile", None, marks=ONE_JAX),
         pytest.param("raising", 3, "ValueError: mine", 'raise ValueError("mine")', marks=ONE_JAX),
         ("leak", 3, "tracer leak", None),
@@ -215,7 +215,7 @@ def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> 
     flags = "--xla_gpu_autotune_level=high"
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS=flags)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"XLA cannot read a value that XLA_FLAGS gives it, {flags}: correct it" in done.stderr
+    assert f"XLA_FLAGS contains an invalid value, {flags}: correct it" in done.stderr
 
 
 def test_a_callback_is_compiled_for_an_absent_gpu(command: Command) -> None:

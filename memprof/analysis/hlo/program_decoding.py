@@ -57,7 +57,8 @@ def decode_program(proto: Any) -> Program:
         program = _decode_module(proto.hlo_module)
     except KeyError as error:
         raise InternalError(
-            f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
+            f"the program refers to something that is not in it ({error}); the capture's proto is not a compiled HLO "
+            "module"
         ) from error
     check_program(program)
     return program
@@ -259,7 +260,9 @@ class _Reader:
             if called:
                 called = tuple([self._computation_by_id[number] for number in message.called_computation_ids])
                 if len(called) != len(original.called):
-                    raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
+                    raise InternalError(
+                        f"{_text(name)} calls a different number of computations than the instruction that it copies"
+                    )
             op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
             yield Instruction(
                 name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),

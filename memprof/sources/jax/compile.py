@@ -277,7 +277,8 @@ def check_portable(target: Target) -> None:
     """Raise `MemprofError` for an accelerator of this machine, which other processes may be unable to use."""
     if not _is_portable(target):
         raise MemprofError(
-            f"{target.description} is here, and others cannot compile for it: name a target, --target h100-80gb say"
+            f"{target.description} is the local device, but --cluster cannot compile for it: name a target, for "
+            "example --target h100-80gb"
         )
 
 
@@ -460,8 +461,8 @@ def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
         return ()
     times = "once" if len(places) == 1 else f"{len(places)} times"
     return (
-        f"The step calls Python {times} ({shortened(places)}). For an absent device a stub with the same operands and"
-        " results is compiled instead; memory that the callback itself takes on the host is not counted.",
+        f"The step calls Python {times} ({shortened(places)}). For an absent device, a stub with the same operands "
+        "and results is compiled instead; memory that the callback itself uses on the host is not counted.",
     )
 
 

@@ -34,7 +34,7 @@ _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part",
 
 
 Progress = Callable[[str], None]
-WAITING = "waiting for an equal compile"  # a stage
+WAITING = "waiting for an identical compile"  # a stage
 
 
 def capture_plan(
@@ -119,5 +119,5 @@ def _environment() -> dict[str, str]:
     flags = found.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         with suppress(OSError):  # XLA reports a file that cannot be read
-            found["the file of XLA_FLAGS"] = Path(flags).read_text(errors="replace")
+            found["the file named by XLA_FLAGS"] = Path(flags).read_text(errors="replace")
     return found

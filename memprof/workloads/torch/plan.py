@@ -145,7 +145,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
 
 
 def _check(config: Any, train_config: TrainConfig) -> None:
-    require(config.phase == "training", "PyTorch steps are training steps: leave --phase out")
+    require(config.phase == "training", "PyTorch steps are training steps: leave out --phase")
     require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
     blocks = {"num_kv_heads", "gated_mlp", "activation", "norm", "positions", "biases"}
     fields = [each for each in dataclasses.fields(config) if each.name in blocks]
@@ -161,10 +161,12 @@ def _check(config: Any, train_config: TrainConfig) -> None:
     )
     require(
         config.batch_size % train_config.num_minibatches == 0,
-        f"batch_size is {config.batch_size}, which {train_config.num_minibatches} minibatches do not divide",
+        f"batch_size is {config.batch_size}, which is not divisible by {train_config.num_minibatches} minibatches: "
+        "change one of them",
     )
     tokens = config.batch_size // train_config.num_minibatches * getattr(config, "seq_len", 1)
     require(
         tokens % train_config.num_loss_chunks == 0,
-        f"a minibatch has {tokens} tokens, which {train_config.num_loss_chunks} chunks do not divide",
+        f"a minibatch has {tokens} tokens, which are not divisible by {train_config.num_loss_chunks} chunks: change "
+        "one of them",
     )

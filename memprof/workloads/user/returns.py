@@ -31,8 +31,9 @@ def check_returns_step(function: Callable[..., Any], label: str) -> None:
     if not says:
         name = getattr(function, "__name__", "step_spec")
         raise MemprofError(
-            f"{label} was not called, for nothing in it says that it returns a step: if it does, write so (def"
-            f" {name}(...) -> memprof.StepSpec), else name a function that returns memprof.StepSpec(step, arguments)"
+            f"{label} was not called, because it does not declare that it returns a step: if it does, annotate it "
+            f"(def {name}(...) -> memprof.StepSpec); otherwise name a function that returns memprof.StepSpec(step, "
+            "arguments)"
         )
 
 

@@ -58,9 +58,9 @@ def training_call(where: Reference, arguments: Sequence[str], overrides: Sequenc
         raise WorkloadError(f"{where} has ended itself with {ended.code!r} before it called a training step") from ended
     if not isinstance(found, StepSpec):
         raise WorkloadError(
-            f"{where} has ended without a call of a jitted function that differentiates, so it has no training step to"
-            f" find: memprof watch {_watched(where)} shows all that it compiles, and a function that returns"
-            " memprof.StepSpec(step, args) names the step"
+            f"{where} ended without calling a jitted function that differentiates, so no training step was found: "
+            f"memprof watch {_watched(where)} shows everything that it compiles, and a function that returns "
+            "memprof.StepSpec(step, args) names the step"
         )
     _standing_still.append(script)
     return replace(found, workload=where.label)

@@ -140,15 +140,15 @@ def _edit(proto: Any, what: str) -> None:
     [
         ("the same number twice", "two instructions of the program have the same number"),
         ("a computation twice", "two of its computations have the same number"),
-        ("a later operand", r"h uses what its computation has not made before it"),
-        ("itself as operand", r"h uses what its computation has not made before it"),
+        ("a later operand", r"h uses a value that its computation has not made yet"),
+        ("itself as operand", r"h uses a value that its computation has not made yet"),
         ("a parameter left out", "the parameters of main are not numbered from 0 on"),
         ("a parameter twice", "two parameters of one computation have number 0"),
         ("calls itself", "main calls itself"),
         ("a schedule that leaves out", "its schedule leaves instructions out"),
         ("a negative dimension", "an array of an impossible shape"),
         ("a huge array", "an array of an impossible shape"),
-        ("an element of an array", r"h \(get-tuple-element\) is about an element that is not there"),
+        ("an element of an array", r"h \(get-tuple-element\) refers to an element that does not exist"),
         ("a loop without a body", r"h \(while\) calls another number of computations"),
         ("a frame of no file", r"refers to what is not in it \(0\)"),
         ("a negative size", "allocation 5 has an impossible size"),
@@ -209,7 +209,7 @@ def test_an_instruction_has_the_operands_that_it_is_followed_to(opcode: str, num
     [("copy-done", 1), ("async-done", 2), ("all-gather-done", 2), ("collective-permute-done", 2)],
 )
 def test_what_ends_an_operation_takes_an_element_that_is_there(opcode: str, num_elements: int) -> None:
-    not_there = f"odd ({opcode}) is about an element that is not there"
+    not_there = f"odd ({opcode}) refers to an element that does not exist"
     assert _complaint(opcode, 0, f32(4)) == f"odd ({opcode}) lacks an operand"
     assert _complaint(opcode, tuple_of(*[f32(4)] * (num_elements - 1)), f32(4)) == not_there
     assert _complaint(opcode, tuple_of(*[f32(4)] * num_elements), f32(4)) == ""
@@ -217,7 +217,7 @@ def test_what_ends_an_operation_takes_an_element_that_is_there(opcode: str, num_
 
 @pytest.mark.parametrize("opcode", ["copy-start", "async-start"])
 def test_what_starts_an_operation_gives_the_element_that_its_end_takes(opcode: str) -> None:
-    not_there = f"odd ({opcode}) is about an element that is not there"
+    not_there = f"odd ({opcode}) refers to an element that does not exist"
     assert _complaint(opcode, 1, tuple_of(f32(4))) == not_there
     assert _complaint(opcode, 1, tuple_of(f32(4), f32(4))) == ""
 

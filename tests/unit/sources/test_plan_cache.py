@@ -233,7 +233,7 @@ def test_why_a_cache_is_not_used(cache: PlanCache, tmp_path: Path, monkeypatch: 
     assert (cache.why_unused(), cache.is_read_only()) == ("", False)
     assert PlanCache(folder=file / "plans", limit_bytes=1).why_unused() == f"{file} is no folder"
     assert PlanCache(folder=tmp_path, limit_bytes=0).why_unused() == "MEMPROF_CACHE_SIZE is 0"
-    assert PlanCache(folder=Path("~/plans"), limit_bytes=0).why_unused() == "there is no home folder"
+    assert PlanCache(folder=Path("~/plans"), limit_bytes=0).why_unused() == "no home folder exists"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert cache.why_unused() == f"{tmp_path} cannot be written to"
 

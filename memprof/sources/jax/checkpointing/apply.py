@@ -125,9 +125,7 @@ def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContext
         MemprofError: a framework has jitted the step.
     """
     if jit_adapter.is_framework_jit(step):
-        raise MemprofError(
-            "the step is jitted by its framework: give the function without jit, and jit what comes back"
-        )
+        raise MemprofError("the step is jitted by its framework: give the function without jit, and jit the result")
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
 
     @functools.wraps(inner)

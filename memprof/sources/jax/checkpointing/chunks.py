@@ -69,7 +69,7 @@ class _Chunked:
                         self._evaluate(jaxpr.eqns[number], known)
                     else:
                         _in_parts(jaxpr, region, self._parts[region.kind], known)
-                assert len(late) < len(pending), "a region reads what is made of it"
+                assert len(late) < len(pending), "a region reads values that are made from it"
                 pending = late
             return [value_of(atom, known) for atom in jaxpr.outvars]
 

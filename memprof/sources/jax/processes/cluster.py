@@ -105,7 +105,9 @@ class Cluster:
             raise MemprofError(f"the scheduler at {self._address} has had no worker for {_LONELY_SECONDS:g} s")
 
     def _lost(self) -> MemprofError:
-        return MemprofError(f"the connection to the scheduler at {self._address} was lost before this was compiled")
+        return MemprofError(
+            f"the connection to the scheduler at {self._address} was lost before the program was compiled"
+        )
 
 
 class _Call:
@@ -161,7 +163,9 @@ async def _check_answers(address: str) -> None:
     try:
         comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
     except ValueError as error:
-        raise MemprofError(f"'{address}' is no address of a Dask scheduler ({error}): write tcp://host:8786") from error
+        raise MemprofError(
+            f"'{address}' is not the address of a Dask scheduler ({error}): write tcp://host:8786"
+        ) from error
     except (OSError, TypeError) as error:  # an encrypted address without a certificate raises TypeError
         raise _no_scheduler(address, error) from error
     comm.abort()
@@ -182,7 +186,10 @@ def misfit(needed: Mapping[str, str]) -> str:
         found = __version__ if name == "memprof" else installed_version(name)
         if found != version:
             what = f"no {name}" if found is None else f"{name} {found}"
-            return f"has {what}, and {version} is here: its plans would be others; install the same version there"
+            return (
+                f"has {what}, but {version} is installed here, so its plans would differ; install the same "
+                "version there"
+            )
     return ""
 
 
@@ -207,7 +214,7 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
                 children.end()
                 return
 
-    threading.Thread(target=end_when_unwanted, name="end when unwanted", daemon=True).start()
+    threading.Thread(target=end_when_unwanted, name="cancel", daemon=True).start()
     try:
         return function(*arguments, children=children)
     except WorkloadError as error:
@@ -218,8 +225,8 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
 
 def _no_scheduler(address: str, error: Exception) -> MemprofError:
     return MemprofError(
-        f"no Dask scheduler answers at {address} ({first_line(error)}): start one with `dask scheduler`, or leave"
-        " --cluster out to compile here"
+        f"no Dask scheduler answers at {address} ({first_line(error)}): start one with `dask scheduler`, or leave "
+        "out --cluster to compile here"
     )
 
 
@@ -240,7 +247,7 @@ def _failed(error: Exception) -> MemprofError:
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        return MemprofError(f"each worker that compiled this was lost, {error.allowed_failures + 1} in all")
+        return MemprofError(f"every worker that compiled this was lost, {error.allowed_failures + 1} in total")
     if isinstance(error, ImportError):
-        return _no_memprof("that was to compile this", error)
+        return _no_memprof("that should compile this", error)
     return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {first_line(error)})")

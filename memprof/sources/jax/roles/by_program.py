@@ -314,22 +314,23 @@ def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf], *, is_di
     sentences = []
     if not is_differentiated and not any(leaf.has_name for leaf in leaves):
         sentences.append(
-            "No name in the program says what is differentiated: it is no training step, or was written without names,"
-            " and then neither roles nor gradients and activations can be told (`as_text(debug_info=True)` keeps them)."
+            "No name in the program shows a differentiation: it is not a training step, or it was written without "
+            "names; without names, roles, gradients and activations cannot be identified (`as_text(debug_info=True)` "
+            "keeps them)."
         )
     for role in (Role.BATCH, Role.PARAMS):
         guessed = [each for leaf, each in zip(leaves, arguments, strict=True) if leaf.is_guess and leaf.role is role]
         if guessed:
             size_bytes = sum(each.size_bytes for each in guessed)
             sentences.append(
-                f"The program does not say what {shortened([each.path for each in guessed])} ({size_bytes:,} bytes) is"
-                f" for; by its shape it counts as {role.value}. Where it is something else, import again with --role"
-                f" '{guessed[0].path}=...'."
+                f"The program does not show the role of {shortened([each.path for each in guessed])} ({size_bytes:,} "
+                f"bytes); by its shape it counts as {role.value}. If that is wrong, import again with --role "
+                f"'{guessed[0].path}=...'."
             )
     nameless = sum(not leaf.has_name for leaf in leaves)
     if nameless:
         sentences.append(
-            f"The program does not say what {nameless} of its {len(leaves)} arguments are called, so their roles are"
-            " those that shapes and updates tell."
+            f"The program does not name {nameless} of its {len(leaves)} arguments, so their roles are inferred from "
+            "shapes and updates."
         )
     return sentences

@@ -124,7 +124,8 @@ def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice
     given = jax.tree.leaves(compiled.given)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
         raise MemprofError(
-            f"{spec.label} cannot be run, only compiled: its arguments are shapes. Give the StepSpec arrays, or a feed"
+            f"{spec.label} can be compiled but not run, because its arguments are shapes: give the StepSpec arrays, "
+            "or a feed"
         )
 
     def copied(number: int, step: int) -> list[Any]:

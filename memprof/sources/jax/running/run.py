@@ -77,8 +77,8 @@ def measure(
     """
     if not callable(compiled.executable):
         raise MemprofError(
-            f"{spec.label} cannot be run on {compiled.lowered.target.name}, only compiled: it names another device"
-            " itself, by backend= or by a mesh"
+            f"{spec.label} can be compiled for but not run on {compiled.lowered.target.name}, because it names "
+            "another device itself, with backend= or a mesh"
         )
     run = _Run(spec=spec, compiled=compiled, progress=progress)
     out_of_memory = None

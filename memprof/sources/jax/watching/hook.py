@@ -281,7 +281,9 @@ class Watcher:
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         free = shutil.disk_usage(folder).free
         if free < records.LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < records.LEAST_FREE_BYTES:
-            raise OSError(errno.ENOSPC, "no room for XLA's plan in the folder for temporary files", str(folder))
+            raise OSError(
+                errno.ENOSPC, "not enough space for XLA's plan in the folder for temporary files", str(folder)
+            )
         seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
         records.write(folder / records.COMPILE, seen)
         return seen, folder
