@@ -336,7 +336,7 @@ class TestMistakes:
             (["run", "mlp", "-t", "bf15"], ["no technique 'bf15'", "did you mean 'bf16'"]),
             (["run", "mlp", "-t", "bf16++donate"], ["bf16++donate"]),
             (["run", "mlp", "--set", "depth=3"], ["no field 'depth'", "hidden_size"]),
-            (["run", "mlp", "--set", "batch_size"], ["'batch_size' is no setting", "field=value"]),
+            (["run", "mlp", "--set", "batch_size"], ["'batch_size' is not a setting", "field=value"]),
             (["run", "mlp", "--set", "batch_size=many"], ["batch_size=many", "whole number"]),
             (["run", "mlp", "--set", "batch_size=0"], ["batch_size is 0", "above zero"]),
             (["run", "mlp", "--set", "optimizer=adamx"], ["no optimizer 'adamx'", "adamw"]),
@@ -358,9 +358,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("content", "fragment"),
         [
-            (b"nothing of the sort", "is no GPU target"),
+            (b"nothing of the sort", "is not a GPU target"),
             (b"\xff\xfe\x00", "cannot be read as text"),
-            (b"", "is no GPU target"),
+            (b"", "is not a GPU target"),
             (
                 b"gpu_device_info { device_memory_size: 1 cuda_compute_capability { major: 9 } no_such_field: 2 }",
                 "XLA does not accept",

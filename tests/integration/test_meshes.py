@@ -241,12 +241,12 @@ def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: memprof.mesh("h100-80gb", {}), "the size of each axis by its name was expected"),
+        (lambda: memprof.mesh("h100-80gb", {}), "a mapping from axis names to sizes was expected"),
         (lambda: memprof.mesh("h100-80gb", {"data": 0}), "the axis data has the size 0"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, hosts=3), "give a divisor of 8"),
         (lambda: memprof.mesh("cpu", {"data": 8}), "'cpu' is neither"),
         (lambda: memprof.mesh("local", {"data": 8}), "'local' is neither"),
-        (lambda: memprof.mesh("h100", {"data": 8}), "'h100' is the beginning of several targets"),
+        (lambda: memprof.mesh("h100", {"data": 8}), "'h100' matches several targets"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=[]), "one jax.sharding.AxisType for each"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types="Auto"), "one jax.sharding.AxisType for each"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=("Auto",)), "one jax.sharding.AxisType for each"),
@@ -272,5 +272,5 @@ def test_arguments_on_two_meshes_or_beside_another_target_are_refused() -> None:
         memprof.profile(lambda x: x * 2, x, target="l4")
     half = NamedSharding(Mesh(one.devices[:4], ("data",)), P("data"))
     x = jax.ShapeDtypeStruct((8,), "float32", sharding=half)
-    with pytest.raises(MemprofError, match=r"over 4 of the 8 devices that memprof\.mesh gave: ask it for 4"):
+    with pytest.raises(MemprofError, match=r"over 4 of the 8 devices of memprof\.mesh: ask it for 4"):
         memprof.profile(lambda x: x * 2, x)

@@ -156,11 +156,11 @@ def double(x: Any) -> Any:
         ),
         (
             lambda: memprof.profile(double, on(Mesh(devices(8).reshape(4, 2), ("d", "d")), "d")),
-            "two axes of the step's mesh have the name d: give each a name of its own",
+            "two axes of the step's mesh have the name d: give each a unique name",
         ),
         (
             lambda: memprof.profile(double, on(Mesh(devices(8)[:4], ("d",)), "d")),
-            "over 4 of the 8 devices that memprof.mesh gave: ask it for 4",
+            "over 4 of the 8 devices of memprof.mesh: ask it for 4",
         ),
         (
             lambda: memprof.profile(double, on(ABSTRACT, "d"), target="cpu"),
@@ -172,7 +172,7 @@ def double(x: Any) -> Any:
         ),
         (
             lambda: memprof.profile(lambda x, y: x + y, on(ABSTRACT, "d"), on(AbstractMesh((2,), ("d",)), "d")),
-            "the shardings of the step lie on 2 meshes of other devices: put all on one",
+            "the shardings of the step lie on 2 meshes of other devices: use a single mesh",
         ),
         (
             lambda: memprof.profile(
@@ -198,7 +198,9 @@ def test_shardings_that_do_not_fit_are_one_sentence_where_they_are_not_in_the_st
     x, over_d = jax.ShapeDtypeStruct((6, 64), "float32"), NamedSharding(mesh, P("d"))
     uneven = r"P\('d',\) divides dimension 0 in 8 parts, which is 6 long in an array of the shape \(6, 64\): pad it"
     for options in ({"in_shardings": over_d}, {"in_shardings": NamedSharding(mesh, P()), "out_shardings": over_d}):
-        with pytest.raises(MemprofError, match=f"in_shardings or out_shardings of the step's jit do not fit: {uneven}"):
+        with pytest.raises(
+            MemprofError, match=f"in_shardings or out_shardings of the step's jit do not match: {uneven}"
+        ):
             memprof.profile(jax.jit(double, **options), x)
     no_axis = r"do(?:es)? not fit: P\('tp',\) names the axis tp, and the axes of the mesh are 'd'"
     with jax.set_mesh(mesh):

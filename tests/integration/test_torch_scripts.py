@@ -253,7 +253,7 @@ for x, y in DataLoader(Data(), batch_size=50, shuffle=True):
     ("line", "sentence"),
     [
         ("loss = y[y > 0].sum()", r"makes shapes depend on the values of tensors \(aten.nonzero, .*train.py:9\)"),
-        ("break", "has ended without a call of an optimizer's step"),
+        ("break", "ended without calling an optimizer's step"),
         ("raise SystemExit(3)", "has ended itself with 3 before its second training step was done"),
         ("loss = F.linear(y, torch.ones(3, 3).cuda())", "failed while it was traced: RuntimeError"),
     ],

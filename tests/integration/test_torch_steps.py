@@ -217,8 +217,8 @@ def test_a_step_of_pytorch_is_checked_against_a_baseline(tmp_path: Path, monkeyp
     ("arguments", "sentence"),
     [
         (["advise"], "advice names changes of JAX code"),
-        (["show", "--why", "mm"], "why a buffer is live can be told of compiled programs only"),
-        (["show", "--format", "xprof", "-o", "logs"], "XProf shows compiled programs only"),
+        (["show", "--why", "mm"], "only a compiled program shows why a buffer is live"),
+        (["show", "--format", "xprof", "-o", "logs"], "XProf shows only compiled programs"),
         (["check", "CAPTURE", "--max", "1GiB", "--require-effect"], "effects are looked for in compiled programs only"),
     ],
 )

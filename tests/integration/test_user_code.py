@@ -124,13 +124,18 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         pytest.param(
             "asking",
             3,
-            "EOFError: EOF when reading a line (nobody is there to answer",
+            "EOFError: EOF when reading a line (cannot be answered here",
             'input("how many? ")',
             marks=ONE_JAX,
         ),
         pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
-        ("main", 2, "was not called, for nothing in it says that it returns a step: if it does, write so", None),
+        (
+            "main",
+            2,
+            "was not called, because it does not declare that it returns a step: if it does, annotate it",
+            None,
+        ),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
         ("sharded", 2, "the shardings of the step lie on 2 meshes of other devices", None),
         pytest.param(
@@ -228,7 +233,9 @@ def test_a_line_that_computes_on_an_absent_gpu_is_named(command: Command) -> Non
     done = command("run", "code.py:on_a_mesh", "--no-save")
     assert done.returncode == 3
     assert "jax.random.key(0)  # on the mesh" in done.stderr
-    assert f"code.py:{_CODE.splitlines().index(_ON_THE_MESH) + 1} uses a GPU that you don't have" in done.stderr
+    assert (
+        f"code.py:{_CODE.splitlines().index(_ON_THE_MESH) + 1} tries to create an array on an absent GPU" in done.stderr
+    )
 
 
 def test_an_import_that_fails_is_the_users(command: Command) -> None:
@@ -306,7 +313,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     [
         (("nowhere.py:spec",), "there is no file nowhere.py"),
         (("code.py:trained", "--preset", "tiny"), "--preset is for built-in workloads"),
-        (("code.py:trained", "--role", "state"), "'state' gives no role"),
+        (("code.py:trained", "--role", "state"), "'state' has no role"),
         (("code.py:trained", "-t", "scan"), "Technique 'scan' does not apply to code:trained"),
         (("code.py:trained", "-t", "remat-mlp"), "changes modules of the model itself"),
         (("code.py:mismatch", "-t", "bf16"), "is a StepSpec, a step as it is"),

@@ -149,15 +149,15 @@ def _edit(proto: Any, what: str) -> None:
         ("a negative dimension", "an array of an impossible shape"),
         ("a huge array", "an array of an impossible shape"),
         ("an element of an array", r"h \(get-tuple-element\) refers to an element that does not exist"),
-        ("a loop without a body", r"h \(while\) calls another number of computations"),
-        ("a frame of no file", r"refers to what is not in it \(0\)"),
+        ("a loop without a body", r"h \(while\) calls the wrong number of computations"),
+        ("a frame of no file", r"refers to something that is not in it \(0\)"),
         ("a negative size", "allocation 5 has an impossible size"),
         ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
         ("two places", "one of its logical buffers lies in two places"),
         ("no such parameter", "allocation 0 is for a parameter that the program does not have"),
-        ("another size than its place", "has another size than its place"),
-        ("no such instruction", "is of an instruction that the program does not have"),
-        ("no such element", "is of an element that its instruction does not have"),
+        ("another size than its place", "differs from that of its place"),
+        ("no such instruction", "belongs to an instruction that the program does not have"),
+        ("no such element", "belongs to an element that its instruction does not have"),
         ("no such buffer", "holds a buffer that is not in its list"),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_replay_that_comes_to_another_total_than_where_it_was_made_is_an_error
     no_peak = replace(capture, compiler=replace(capture.compiler, peak_memory_bytes=None))
     assert analyze(replace(no_peak, replay=totals)).footprint_bytes == 132
     other = replace(totals, **{field: getattr(totals, field) + 1})
-    with pytest.raises(InternalError, match=rf"comes to another total \({field} "):
+    with pytest.raises(InternalError, match=rf"gives another total \({field} "):
         analyze(replace(no_peak, replay=other))
 
 
@@ -355,7 +355,7 @@ def test_an_allocation_that_does_not_hold_its_parameter_is_an_error() -> None:
         each for each in proto.buffer_assignment.buffer_allocations if each.is_entry_computation_parameter
     ][:2]
     first.parameter_number, second.parameter_number = second.parameter_number, first.parameter_number
-    with pytest.raises(InternalError, match="does not hold the parameter that it is for"):
+    with pytest.raises(InternalError, match="does not hold the parameter that it belongs to"):
         analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
 
 

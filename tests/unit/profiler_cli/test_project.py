@@ -48,7 +48,7 @@ def test_a_nearer_file_without_the_table_is_passed_over(table: Path) -> None:
     [
         ('targt = "l4"', "There is no key of .tool.memprof. 'targt' .did you mean 'target'.."),
         ("memory = 20", "memory of .tool.memprof. is 20, but a string was expected, as on --memory"),
-        ('target = "H100"', "target of .tool.memprof.: 'H100' is the beginning of several targets"),
+        ('target = "H100"', "target of .tool.memprof.: 'H100' matches several targets"),
         ('memory = "much"', "memory of .tool.memprof.: "),
         ('reserve = "some"', "reserve of .tool.memprof.: "),
         ('format = "docx"', "format of .tool.memprof.: There is no format 'docx'"),

@@ -225,10 +225,10 @@ def _with_reference() -> bytes:
         (b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "it is not a pickle, or is truncated"),  # a frame of 2**64 bytes
         (b"", "it is not a pickle, or is truncated"),
         (b"PK\x03\x04 a checkpoint", "it is not a pickle, or is truncated"),
-        (pickle.dumps([1, 2]), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"weights": [1.0]}), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"segments": [{"address": 0, "total_size": -1}]}), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"segments": [], "device_traces": [[]]}), "nothing was allocated"),
+        (pickle.dumps([1, 2]), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"weights": [1.0]}), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"segments": [{"address": 0, "total_size": -1}]}), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"segments": [], "device_traces": [[]]}), "no memory was allocated"),
         (
             pickle.dumps({"segments": [], "device_traces": [[_alloc(0, 1, ["no frame"])]]}),  # type: ignore[list-item]
             "a stack that is none",

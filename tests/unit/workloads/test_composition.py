@@ -48,7 +48,7 @@ def test_a_technique_that_is_given_twice_is_rejected():
 
 def test_the_baseline_stands_alone():
     assert rejection("bf16+baseline") == (
-        "Techniques 'bf16' and 'baseline' both decide compute_dtype: give one of them."
+        "Techniques 'bf16' and 'baseline' both decide compute_dtype: give only one of them."
     )
 
 
@@ -93,7 +93,7 @@ def test_the_same_technique_with_another_argument_is_given_twice():
 @pytest.mark.parametrize(
     ("label", "axes", "overrides", "sentence"),
     [
-        ("ep", {"ep": 2}, (), "Technique 'ep' divides experts, and num_experts is 0"),
+        ("ep", {"ep": 2}, (), "Technique 'ep' shards experts, but num_experts is 0"),
         ("ep", {"ep": 3}, ("num_experts=8",), "num_experts is 8, but it must be a multiple of 3"),
         ("ep", {"ep": 8}, ("num_experts=8",), "batch_size is 4, but it must be a multiple of 8"),
         ("pp", {"pp": 4}, (), "num_layers is 2, but it must be a multiple of 4"),

@@ -100,7 +100,7 @@ def test_a_capture_file_keeps_both_plans(tmp_path: Path) -> None:
 def test_another_plan_without_a_limit_is_damage_to_the_file(tmp_path: Path) -> None:
     capture = read_capture(write_capture(pressed("first.remat"), tmp_path / "step.memprof"))
     other = plan("first.remat3").hlo_proto
-    with pytest.raises(MemprofError, match=r"step\.memprof is damaged.*the replay of the heap traces comes to another"):
+    with pytest.raises(MemprofError, match=r"step\.memprof is damaged.*replaying the heap traces gives another"):
         analyze(replace(capture, proto_without_limit=other))
     with pytest.raises(MemprofError, match="cannot be read"):
         analyze(replace(capture, proto_without_limit=b"\xff"))
