@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--memprof-target",
         metavar="NAME",
-        help="target of marked steps that name none (default: as memprof run)",
+        help="target of marked steps without one (default: as memprof run)",
     )
 
 
@@ -158,7 +158,7 @@ def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
     """Return the limits of all markers. A marker with only a target sets the default target of the others."""
     markers = _markers(item)
     if any(marker.args for marker in markers):
-        pytest.fail("the marker memprof takes keywords alone: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
+        pytest.fail("the marker memprof takes only keyword arguments: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
     default = next((marker.kwargs["target"] for marker in markers if marker.kwargs.get("target")), None)
     with_limits = [marker for marker in markers if marker.kwargs.keys() - {"target"}]
     return [
@@ -250,7 +250,7 @@ def _check_kind(name: str, value: object) -> None:
     is_share = name == "pool" and isinstance(value, float)
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     if not (is_text or is_share) and not (is_several and name == "fail_on"):
-        raise MemprofError(f"{name} must be a text such as max='2 GiB', not {value!r:.80}")
+        raise MemprofError(f"{name} must be a string such as max='2 GiB', not {value!r:.80}")
 
 
 def _profile(step: object, target: str | None) -> Profile:

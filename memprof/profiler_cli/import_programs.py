@@ -44,7 +44,12 @@ _Programs = Annotated[
 ]
 _Largest = Annotated[
     int | None,
-    typer.Option("--largest", min=1, max=options.MOST, help="Capture so many programs, the largest first; else one."),
+    typer.Option(
+        "--largest",
+        min=1,
+        max=options.MOST,
+        help="The number of programs to capture, the largest first; by default one.",
+    ),
 ]
 _Output = Annotated[
     Path | None,
@@ -59,7 +64,9 @@ _Output = Annotated[
 _Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="What the programs were compiled for, where they do not say it, or are to be.", metavar="NAME",
+        "--target",
+        help="The device of the programs, if they do not name it; StableHLO is compiled for it.",
+        metavar="NAME",
         autocompletion=options.complete_targets,
     ),
 ]  # fmt: skip
@@ -108,10 +115,10 @@ def import_programs(
     if snapshots and len(snapshots) < len(paths):
         raise MemprofError("import either memory snapshots of PyTorch or compiled programs")
     if snapshots and (program or largest or role):
-        raise MemprofError("--program, --largest and --role are for compiled programs, and a memory snapshot has none")
+        raise MemprofError("--program, --largest and --role apply to compiled programs, but a memory snapshot has none")
     for path in paths:
         if is_capture(str(path)):
-            raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
+            raise MemprofError(f"{path} is a memprof capture: show it with `memprof show`")
     profile = memory_profile_in(paths)
     if profile is not None:
         print_profile(profile, program, rendering(None, output=output, force=force, width=width))

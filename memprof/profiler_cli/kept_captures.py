@@ -132,7 +132,7 @@ def _make(folder: Path) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise MemprofError(f"The folder {folder} cannot be made: {error.strerror or error}") from error
+        raise MemprofError(f"The folder {folder} cannot be created: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def test_a_capture_is_checked_without_compiling(memprof: Command, capture_path: 
         (("--against", "missing.json"), "there is no baseline missing.json"),
         (("--fail-on", "footprint:+2%"), "not against what"),
         (("--max", "1GiB", "--format", "svg"), "a check is not shown as svg"),
-        (("--update",), "say with --against where"),
+        (("--update",), "name its file with --against"),
     ],
 )
 def test_mistakes_are_one_sentence(in_process: Commands, arguments: tuple[str, ...], fragment: str) -> None:

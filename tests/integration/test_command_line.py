@@ -314,7 +314,7 @@ class TestShow:
         code = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
         ended = memprof("list", "targets", program=("/bin/sh", "-c", code, "sh", *MAIN))
         assert (ended.returncode, ended.stdout) == (2, "")
-        assert_one_sentence(ended.stderr, "the folder that this runs in does not exist any more")
+        assert_one_sentence(ended.stderr, "the working folder no longer exists")
 
     def test_columns_that_are_no_number_are_left_out(self, memprof, capture_path):
         for columns in ("\u00b2", "wide", "9" * 30):

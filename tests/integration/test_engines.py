@@ -254,7 +254,7 @@ def test_what_tensorrt_does_not_take_has_a_sentence(tmp_path: Path) -> None:
         (["decoder", "--preset", "tiny", "-t", "int8-weights"], "TensorRT quantises weights with -t int8-qdq"),
         (["mlp", "--target", "a100-40gb"], "does not support a100-40gb, whose compute capability is 8.0"),
         (["mlp", "--target", "v100-16gb"], "does not support v100-16gb, whose compute capability is 7.0"),
-        (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, and cpu is none"),
+        (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, but cpu is not one"),
         ([str(tmp_path / "no.onnx")], "is not an ONNX model, or is damaged"),
         ([str(tmp_path / "none.onnx")], "there is no file"),
         (["mlp", "-t", "donate"], "Technique 'donate' does not apply to mlp"),

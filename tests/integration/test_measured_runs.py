@@ -98,7 +98,7 @@ def test_a_device_that_is_not_here_runs_nothing(memprof):
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr == (
             "memprof: h100-80gb is a target to compile for; a step runs only on a local device: use --target local"
-            " or cpu, or leave --steps out.\n"
+            " or cpu, or leave out --steps.\n"
         )
 
 

@@ -235,7 +235,7 @@ def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
     ]
     refused = memprof("run", str(example), *small, "--no-save", "--target", "a100-40gb")
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "lie on a mesh of 8 h100-80gb, which is their target" in refused.stderr
+    assert "are on a mesh of 8 h100-80gb, which determines the target" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_arguments_on_two_meshes_or_beside_another_target_are_refused() -> None:
     one, other = (memprof.mesh("h100-80gb", {"data": 8}) for _ in range(2))
     (_, _), x = arguments(WAYS["dp"], one)
     (params, _), _ = arguments(WAYS["dp"], other)
-    with pytest.raises(MemprofError, match="lie on 2 meshes of other devices"):
+    with pytest.raises(MemprofError, match="use 2 meshes of different devices"):
         memprof.profile(loss, params, x)
-    with pytest.raises(MemprofError, match="lie on a mesh of 8 h100-80gb, which is their target"):
+    with pytest.raises(MemprofError, match="are on a mesh of 8 h100-80gb, which determines the target"):
         memprof.profile(lambda x: x * 2, x, target="l4")
     half = NamedSharding(Mesh(one.devices[:4], ("data",)), P("data"))
     x = jax.ShapeDtypeStruct((8,), "float32", sharding=half)

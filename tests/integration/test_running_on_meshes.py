@@ -139,7 +139,7 @@ def test_what_a_job_cannot_do_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(
-        mp.MemprofError, match="steps of several rows run in one process, and this is one of 2 of a job"
+        mp.MemprofError, match="a comparison runs its steps in one process, but this is one of 2 processes of a job"
     ):
         job.refuse_rows()
 
@@ -200,6 +200,6 @@ def test_the_default_of_a_project_yields_to_the_mesh_that_a_step_names(default: 
 
 def test_devices_that_are_not_here_are_one_sentence() -> None:
     asked = resolve_asked("cpu", runs=True, mesh="fsdp=512")
-    with pytest.raises(mp.MemprofError, match=r"--mesh asks for 512 devices, and there .* of the platform cpu here"):
+    with pytest.raises(mp.MemprofError, match=r"--mesh asks for 512 devices, but there .* of the platform cpu"):
         mesh_of(asked)
     assert resolve_asked(None, runs=True, mesh="8").name == "local"

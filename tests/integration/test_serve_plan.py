@@ -36,7 +36,7 @@ def test_the_command_prints_the_plan_of_all_programs(memprof):
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("serve-plan", "ENGINE:decode_step"), "no server: it must be a memprof.ServingSpec"),
+        (("serve-plan", "ENGINE:decode_step"), "not a server: it must be a memprof.ServingSpec"),
         (("run", "ENGINE:engine_spec"), "is a server of several programs: use memprof serve-plan"),
         (("serve-plan", "decoder"), "decoder is no server"),
     ],

@@ -290,5 +290,5 @@ finally:
 
 @pytest.mark.parametrize("option", [("--stop-after", "3"), ("--pool", "0.5")])
 def test_options_for_programs_of_jax_are_refused(option: tuple[str, str], watch: Watch) -> None:
-    with pytest.raises(memprof.MemprofError, match=f"{option[0]} is for scripts of JAX"):
+    with pytest.raises(memprof.MemprofError, match=f"{option[0]} applies to JAX scripts"):
         watch("pass", *option)

@@ -118,7 +118,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     [
         ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
         ("missing_argument", 3, "the arguments in the StepSpec must match the parameters of the function", None),
-        pytest.param("not_a_step", 2, "gives something of type int, no step to profile", None, marks=ONE_JAX),
+        pytest.param("not_a_step", 2, "gives an object of type int, not a step", None, marks=ONE_JAX),
         pytest.param("raising", 3, "ValueError: mine", 'raise ValueError("mine")', marks=ONE_JAX),
         ("leak", 3, "tracer leak", None),
         pytest.param(
@@ -137,7 +137,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
             None,
         ),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
-        ("sharded", 2, "the shardings of the step lie on 2 meshes of other devices", None),
+        ("sharded", 2, "the shardings of the step use 2 meshes of different devices", None),
         pytest.param(
             "sise",
             2,
@@ -213,7 +213,7 @@ def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_
 def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS="--xla_no_such_flag")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "XLA does not know a flag that XLA_FLAGS gives it, --xla_no_such_flag" in done.stderr
+    assert "XLA_FLAGS contains a flag that XLA does not support, --xla_no_such_flag" in done.stderr
 
 
 def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> None:

@@ -152,9 +152,9 @@ class TestBeforeTheWork:
 
     def test_a_folder_that_is_a_file_or_in_one(self, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(MemprofError, match="file exists already and is no folder"):
+        with pytest.raises(MemprofError, match="file exists already and is not a folder"):
             check_folder_writable(tmp_path / "file")
-        with pytest.raises(MemprofError, match=r"cannot be created, because .*/file is no folder"):
+        with pytest.raises(MemprofError, match=r"cannot be created, because .*/file is not a folder"):
             check_folder_writable(tmp_path / "file" / "rows")
         check_folder_writable(tmp_path / "new" / "rows")
         assert names(tmp_path) == ["file"]

@@ -156,7 +156,7 @@ def test_what_is_not_installed_is_one_sentence(package: str, monkeypatch: pytest
         "wandb": loggers.to_wandb,
         "mlflow": loggers.to_mlflow,
     }[package]
-    with pytest.raises(memprof.MemprofError, match=r"^logging to .* needs it: install it with pip install "):
+    with pytest.raises(memprof.MemprofError, match=r"^logging to .* needs its package: install it with pip install "):
         begin()
 
 

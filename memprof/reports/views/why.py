@@ -69,10 +69,10 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
     if len(why.users) > _MOST_USERS:
         facts.append(("", (Cell(text=f"and {len(why.users) - _MOST_USERS} before these"),)))
     if buffer.is_temp and not why.users:
-        facts.append(("waits for", (Cell(text="nothing after what runs at the peak"),)))
+        facts.append(("waits for", (Cell(text="nothing after the operation at the peak"),)))
     if why.reason is Reason.WAITING and why.users:
         when = f"after position {why.ready:,}" if why.ready >= 0 else "from the beginning"
-        facts.append(("could run", (Cell(text=f"the last of them has all that it needs {when}"),)))
+        facts.append(("could run", (Cell(text=f"the last of them has all its operands {when}"),)))
     if why.chain:
         facts.append(("between", tuple(map(_link, _shortened(why.chain)))))
     facts.append(("live here", (Cell(text=_BY_REASON[why.reason]),)))
@@ -82,8 +82,8 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
 def order_facts(report: Report, schedule: Schedule) -> Sequence[Labelled]:
     """List the bytes that are live at the peak, in the chosen order and in others."""
     facts = {
-        "live peak": f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen",
-        "another order": f"{format_bytes(schedule.other_bytes)} in the best that was found",
+        "live peak": f"{format_bytes(report.live_peak_bytes)} in XLA's order",
+        "another order": f"{format_bytes(schedule.other_bytes)} in the best order found",
         "any order": f"at least {format_bytes(schedule.bound_bytes)}: what must be live around one of its operations",
     }
     return [(label, (Cell(text=value),)) for label, value in facts.items()]

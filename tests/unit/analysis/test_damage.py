@@ -125,7 +125,7 @@ def _edit(proto: Any, what: str) -> None:
             twice.add().CopyFrom(twice[0])
         case "no such parameter":
             assignment.buffer_allocations[0].parameter_number = 9
-        case "another size than its place":
+        case "differs from that of its place":
             assignment.logical_buffers[-1].size += 1
         case "no such instruction":
             assignment.logical_buffers[-1].defined_at.instruction_id = 999
@@ -154,8 +154,8 @@ def _edit(proto: Any, what: str) -> None:
         ("a negative size", "allocation 5 has an impossible size"),
         ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
         ("two places", "one of its logical buffers lies in two places"),
-        ("no such parameter", "allocation 0 is for a parameter that the program does not have"),
-        ("another size than its place", "differs from that of its place"),
+        ("no such parameter", "allocation 0 belongs to a parameter that the program does not have"),
+        ("differs from that of its place", "differs from that of its place"),
         ("no such instruction", "belongs to an instruction that the program does not have"),
         ("no such element", "belongs to an element that its instruction does not have"),
         ("no such buffer", "holds a buffer that is not in its list"),

@@ -31,7 +31,7 @@ def test_without_a_file_or_an_ending_it_is_the_terminal() -> None:
         (None, "r.docx", "ends in .docx, which is no format"),
         (None, "r.memprof", "is the name of a capture"),
         ("html", "r.memprof", "is the name of a capture"),
-        ("json", "r.html", "is the name of a report as html, and --format says json"),
+        ("json", "r.html", "names a report as html, but --format says json"),
     ],
 )
 def test_what_an_ending_cannot_mean_is_refused(name: str | None, path: str, fragment: str) -> None:

@@ -110,7 +110,7 @@ def test_python_gets_the_same(verdict: Verdict, folder: Path) -> None:
     assert verdict.sentence in _words(profile._repr_html_())
     assert memprof.fits(profile, pool=0.9)
     assert memprof.load(folder / "one.memprof", pool="90%").fits
-    with pytest.raises(MemprofError, match=r"pool=1.5 is no share of the card's memory"):
+    with pytest.raises(MemprofError, match=r"pool=1.5 is not a share of the card's memory"):
         memprof.fits(profile, pool=1.5)
 
 

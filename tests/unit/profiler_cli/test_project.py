@@ -52,7 +52,7 @@ def test_a_nearer_file_without_the_table_is_passed_over(table: Path) -> None:
         ('memory = "much"', "memory of .tool.memprof.: "),
         ('reserve = "some"', "reserve of .tool.memprof.: "),
         ('format = "docx"', "format of .tool.memprof.: There is no format 'docx'"),
-        ("target = ", "is no TOML, so it is not known what .tool.memprof. says"),
+        ("target = ", "is not valid TOML, so .tool.memprof. cannot be read"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(table: Path, text: str, sentence: str) -> None:

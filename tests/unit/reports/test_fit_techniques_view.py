@@ -55,7 +55,7 @@ def test_the_change_of_code_and_what_was_not_compiled_are_told() -> None:
     notes = [note.text for note in _blocks(RESULT, Note)]
     assert notes[:2] == ["donate: Donate the state.", "jax.jit(f, donate_argnums=(0,))"]
     for fragment in (
-        "2 combinations that would cost less were not compiled",
+        "2 cheaper combinations were not compiled",
         "bf16 failed: it broke",
         "remat was left out",
     ):

@@ -231,7 +231,7 @@ def _with_reference() -> bytes:
         (pickle.dumps({"segments": [], "device_traces": [[]]}), "no memory was allocated"),
         (
             pickle.dumps({"segments": [], "device_traces": [[_alloc(0, 1, ["no frame"])]]}),  # type: ignore[list-item]
-            "a stack that is none",
+            "has an invalid stack",
         ),
     ],
 )

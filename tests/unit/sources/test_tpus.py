@@ -88,13 +88,13 @@ def test_a_slice_can_be_given_and_there_can_be_several() -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "message"),
     [
-        ("v5e", {"chips": "2x2x2"}, "has 2 dimensions, and --topology 2x2x2 has 3"),
-        ("v5e", {"chips": "2x2", "mesh": "8"}, "has 4 devices, and the mesh has 8 per slice"),
+        ("v5e", {"chips": "2x2x2"}, "has 2 dimensions, but --topology 2x2x2 has 3"),
+        ("v5e", {"chips": "2x2", "mesh": "8"}, "has 4 devices, but the mesh has 8 per slice"),
         ("v5e", {"chips": "2by2"}, "is not a topology"),
         ("v5e", {"chips": "0x2"}, "is not a topology"),
         ("v5e", {"slices": 2}, "divides the devices of a mesh"),
         ("v5e", {"slices": 3, "mesh": "8"}, "not divided evenly by 3 slices"),
-        ("tpu7x", {"mesh": "3"}, "3 are no whole number of chips"),
+        ("tpu7x", {"mesh": "3"}, "3 are not a whole number of chips"),
         ("l4", {"chips": "2x4"}, "--topology 2x4 is for TPUs"),
     ],
 )

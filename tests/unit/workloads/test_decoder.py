@@ -238,7 +238,7 @@ def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained(
             "num_pages is 1, but the 32 tokens of one sequence take 2 pages of page_size = 16",
         ),
         (("num_pages=64",), "", "num_pages applies only to a paged cache: add -t paged-kv"),
-        ((), "chunked-prefill=4", "is for --phase prefill, and the phase is decode"),
+        ((), "chunked-prefill=4", "applies to --phase prefill, but the phase is decode"),
         (("phase=chunked-prefill",), "window=8", "leave one of them out"),
         ((), "remat", "does not apply to decoder"),
         ((), "accum2", "does not apply to decoder"),

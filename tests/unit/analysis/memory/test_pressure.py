@@ -72,7 +72,7 @@ def test_of_a_program_compiled_elsewhere_the_footprint_without_the_limit_is_unkn
     assert report.verdict == judge(report.pieces, CARD, report.pool)
     assert pressure_sentence(report.pressure) == (
         "XLA recomputes 1 value (537 MFLOP) to get under 8.00 MiB, 80% of the card; the footprint without that limit"
-        " is unknown, since the program was not compiled without it"
+        " is unknown, because the program was not compiled without it"
     )
 
 
