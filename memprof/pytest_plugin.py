@@ -102,7 +102,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test whose markers were not applied or whose check failed in another thread, whatever plugin ran it."""
     result = yield
     for marker in item.iter_markers():
-        if _is_misspelt(marker.name, item.config):
+        if _is_misspelled(marker.name, item.config):
             pytest.fail(f"unknown marker '{marker.name}': did you mean '{_MARKER}'?", pytrace=False)
     if len(_markers(item)) != item.stash.get(_NUM_APPLIED, 0):  # a test can also add a marker to itself
         pytest.fail(
@@ -167,7 +167,7 @@ def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
     ]
 
 
-def _is_misspelt(name: str, config: pytest.Config) -> bool:
+def _is_misspelled(name: str, config: pytest.Config) -> bool:
     """Return whether an undeclared marker resembles ours; pytest itself only warns about it."""
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     letters = name.lower().replace("_", "")

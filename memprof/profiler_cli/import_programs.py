@@ -142,7 +142,7 @@ def import_programs(
             captures = [import_snapshot(path, target=aim) for path in snapshots]
             reports = [analyze(capture) for capture in captures]
         written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
-        _say_written(reports, written, show)
+        _print_written(reports, written, show)
         return
     with stages("import") as stage:
         found: list[tuple[FoundProgram, Sizes]] = []
@@ -167,10 +167,10 @@ def import_programs(
     written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
     for each_damaged in damaged:
         say(f"left out: {each_damaged}")
-    _say_written(reports, written, show)
+    _print_written(reports, written, show)
 
 
-def _say_written(reports: Sequence[Report], written: Sequence[Path], show: Rendering) -> None:
+def _print_written(reports: Sequence[Report], written: Sequence[Path], show: Rendering) -> None:
     """Print the report of a single capture, and where captures are."""
     if len(reports) == 1:
         print_report(reports[0], show.of_capture(written[0]))

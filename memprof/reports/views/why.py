@@ -13,7 +13,7 @@ from memprof.reports.views.cells import short_names
 
 _MOST_USERS = 4
 _MOST_LINKS = 12
-_WORTH_A_WARNING = 0.02  # share of the footprint, as for advice
+_WARNING_SHARE = 0.02  # share of the footprint, as for advice
 _BY_REASON = {
     Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is held for the whole step",
     Reason.ANY_ORDER: "live here in every order of the operations",
@@ -99,7 +99,7 @@ def order_note(report: Report, schedule: Schedule) -> Note:
         if most_bytes
         else "No order of the same operations has a lower peak."
     )
-    tone = Tone.WARNING if least_bytes > _WORTH_A_WARNING * report.footprint_bytes else Tone.MUTED
+    tone = Tone.WARNING if least_bytes > _WARNING_SHARE * report.footprint_bytes else Tone.MUTED
     return Note(text=text, tone=tone)
 
 

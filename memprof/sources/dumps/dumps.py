@@ -38,7 +38,7 @@ _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
 # Files beside a dumped program; a text dump cannot be read without the first two.
 _ASSIGNMENT, _LIVE_RANGES, _REPORT = "buffer-assignment", "live-range", "memory-usage-report"
-_TELLS = {_ASSIGNMENT: "the place of each value", _LIVE_RANGES: "the live range of each value"}
+_CONTENTS = {_ASSIGNMENT: "the place of each value", _LIVE_RANGES: "the live range of each value"}
 _BESIDE = re.compile(
     rf".+after_optimizations-(?:{_ASSIGNMENT}(?:-values)?|{_LIVE_RANGES}|{_REPORT})\.(?:pb|txt)" + _PACKED
 )
@@ -199,11 +199,11 @@ def _is_for(dump: re.Match[str], family: DeviceFamily) -> bool:
 def _of_texts(found: FoundProgram) -> FoundProgram:
     """Convert a program dumped as text, using the files beside it."""
     file = found.file
-    beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_TELLS, _REPORT)}
+    beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_CONTENTS, _REPORT)}
     texts = {kind: _text(content_of(path)) for kind, path in beside.items() if os.path.isfile(path)}
     report = memory_report_of_text(texts.get(_REPORT, ""))
     try:
-        for kind, tells in _TELLS.items():
+        for kind, tells in _CONTENTS.items():
             if kind not in texts:
                 total_bytes = parse_memory_report(report).get(0)
                 told = f" ({total_bytes:,} bytes in total)" if total_bytes else ""

@@ -33,7 +33,7 @@ from memprof.sources.torch.unknown_values import needs_values
 
 _NUM_STEPS = 2
 _MOST_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
-_standing_still: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
+_kept_greenlets: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
 
 
 def trace_script(
@@ -80,7 +80,7 @@ def trace_script(
         finally:
             hook.remove()
     if is_enough:
-        _standing_still.append(script)
+        _kept_greenlets.append(script)
     if not steps.num_updates:
         raise MemprofError(
             f"{name} ended without calling an optimizer's step(), so no training step was found: write a function "

@@ -21,26 +21,26 @@ from memprof.workloads.techniques.offload import check_has_host_memory
 def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for both parts of the blocks among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(ATTENTION, MLP))
+    return _recomputed(report, reference, modules=(ATTENTION, MLP))
 
 
 def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the MLPs, and not attention, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(MLP,), others=(ATTENTION,))
+    return _recomputed(report, reference, modules=(MLP,), others=(ATTENTION,))
 
 
 def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for attention, and not the MLPs, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(ATTENTION,), others=(MLP,))
+    return _recomputed(report, reference, modules=(ATTENTION,), others=(MLP,))
 
 
 def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
     del argument
     modules = tuple(name for name in (ATTENTION, MLP) if num_operations(report, Phase.RECOMPUTE, name))
-    return _computed_again(report, reference, modules=modules or (ATTENTION, MLP))
+    return _recomputed(report, reference, modules=modules or (ATTENTION, MLP))
 
 
 def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -56,22 +56,22 @@ def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None,
 def activation_function_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for anything that is computed again."""
     del argument
-    return _anything_computed_again(report, reference)
+    return _any_recomputed(report, reference)
 
 
-def _anything_computed_again(report: Report, reference: Report | None) -> Verdict:
+def _any_recomputed(report: Report, reference: Report | None) -> Verdict:
     number = report.program.num_recomputed_operations
     if number == 0:
         return no("no operation is recomputed in the backward pass")
     return _against(reference, report, f"{number} operations are computed again in the backward pass")
 
 
-def _computed_again(
+def _recomputed(
     report: Report, reference: Report | None, *, modules: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> Verdict:
     """Looks for operations of all these modules, and of no others, among what is computed again."""
     if ":" in report.workload:  # a user's loss, whose modules have names of their own
-        return _anything_computed_again(report, reference)
+        return _any_recomputed(report, reference)
     numbers = {name: num_operations(report, Phase.RECOMPUTE, name) for name in modules + others}
     again = ", ".join(f"{number} of {name}" for name, number in numbers.items() if number)
     if not again:

@@ -24,7 +24,7 @@ def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference
     if found != kept:
         return no(f"{held}, which is not the {in_words(kept_bytes)} that {argument} keeps")
     if reference is not None and found == _state(reference):
-        if not _differ_in_optimizer_alone(report, reference, f"opt={argument}"):
+        if not _differ_only_in_optimizer(report, reference, f"opt={argument}"):
             return undecided(
                 f"{held}, as the reference does; the effect shows only in comparison with a row that differs in "
                 "nothing but the optimizer"
@@ -35,7 +35,7 @@ def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference
     return yes(f"{held}, which matches {argument} leaf by leaf")
 
 
-def _differ_in_optimizer_alone(report: Report, reference: Report, label: str) -> bool:
+def _differ_only_in_optimizer(report: Report, reference: Report, label: str) -> bool:
     return set(report.techniques) - {label, "baseline"} == set(reference.techniques) - {label, "baseline"}
 
 

@@ -36,7 +36,7 @@ _FUSED_OPTIMIZERS = ("adagrad", "adam", "adamw", "sgd")
 OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "rmsprop", "sgd")
 _MODELS = ("mlp", "transformer")
 # Fields that techniques set and PyTorch's step honours. It updates in place, which has the effect of donation.
-_HONOURED = frozenset(
+_SUPPORTED_FIELDS = frozenset(
     {
         *("compute_dtype", "param_dtype", "loss_scaling", "donate", "num_minibatches", "accumulation"),
         *("remat_modules", "remat_policy", "remat_activation", "attention_kernel", "num_loss_chunks", "optimizer"),
@@ -53,7 +53,7 @@ class TorchPlan:
     Attributes:
         workload: `mlp` or `transformer`.
         config: the model's configuration, as in JAX.
-        train_config: the training configuration; only the fields in `_HONOURED` have an effect.
+        train_config: the training configuration; only the fields in `_SUPPORTED_FIELDS` have an effect.
         techniques: techniques as the user wrote them.
     """
 
@@ -124,7 +124,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
         changed = {
             name for name, value in technique_fields().items() if getattr(applied.apply(TrainConfig()), name) != value
         }
-        unknown = changed - _HONOURED or (changed & _OF_TRANSFORMER if found.name == "mlp" else frozenset())
+        unknown = changed - _SUPPORTED_FIELDS or (changed & _OF_TRANSFORMER if found.name == "mlp" else frozenset())
         if unknown:
             raise MemprofError(f"Technique '{applied.label}' does not apply to {found.name} in PyTorch: leave it out.")
     train_config = apply_techniques(train_config, parse_techniques(shared))

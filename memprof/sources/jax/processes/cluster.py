@@ -30,8 +30,8 @@ from memprof.version import __version__
 
 INSTALL = 'pip install "jax-memprof[cluster]"'
 _CONNECT_SECONDS, _FIRST_WORKER_SECONDS = 10.0, 10.0
-_LOOK_SECONDS = 2.0  # between two checks of a long call
-_LONELY_SECONDS = 60.0  # time that a call waits for a worker: nannies restart killed workers
+_POLL_SECONDS = 2.0  # between two checks of a long call
+_NO_WORKER_TIMEOUT_SECONDS = 60.0  # time that a call waits for a worker: nannies restart killed workers
 _LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
 _Result = TypeVar("_Result")
@@ -52,7 +52,7 @@ class Cluster:
 
     def check_workers(self, needed: Mapping[str, str]) -> None:
         """Raise `MemprofError` if a worker lacks a package or has another version of it."""
-        for worker, found in self._client.run(misfit, needed, on_error="return").items():
+        for worker, found in self._client.run(version_mismatch, needed, on_error="return").items():
             if isinstance(found, OSError):  # it has ended in the meantime; other workers take its calls
                 continue
             if isinstance(found, BaseException):  # it cannot load the function
@@ -79,7 +79,7 @@ class Cluster:
         try:
             while True:
                 with suppress(TimeoutError):
-                    result: _Result = future.result(timeout=_LOOK_SECONDS)
+                    result: _Result = future.result(timeout=_POLL_SECONDS)
                     return result
                 self._check_alive()
         except MemprofError:
@@ -101,8 +101,10 @@ class Cluster:
             raise self._lost() from error
         if num_threads:
             self._seen_workers = time.monotonic()
-        elif time.monotonic() - self._seen_workers > _LONELY_SECONDS:
-            raise MemprofError(f"the scheduler at {self._address} has had no worker for {_LONELY_SECONDS:g} s")
+        elif time.monotonic() - self._seen_workers > _NO_WORKER_TIMEOUT_SECONDS:
+            raise MemprofError(
+                f"the scheduler at {self._address} has had no worker for {_NO_WORKER_TIMEOUT_SECONDS:g} s"
+            )
 
     def _lost(self) -> MemprofError:
         return MemprofError(
@@ -153,7 +155,7 @@ def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluste
         cluster.check_workers(needed_for(targets))
         yield cluster
     finally:
-        client.close(timeout=_LOOK_SECONDS)
+        client.close(timeout=_POLL_SECONDS)
 
 
 async def _check_answers(address: str) -> None:
@@ -180,7 +182,7 @@ def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def misfit(needed: Mapping[str, str]) -> str:
+def version_mismatch(needed: Mapping[str, str]) -> str:
     """Return what this worker lacks, as `has no jaxlib, ...`, or an empty string if it has everything needed."""
     for name, version in needed.items():
         found = __version__ if name == "memprof" else installed_version(name)
@@ -202,13 +204,13 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
     from distributed import get_worker
 
     worker = get_worker()
-    sentence = misfit(needed)
+    sentence = version_mismatch(needed)
     if sentence:
         raise MemprofError(f"the worker {worker.address} {sentence}")
     key, children, is_over = worker.get_current_task(), Children(), threading.Event()
 
     def end_when_unwanted() -> None:
-        while not is_over.wait(_LOOK_SECONDS / 2):
+        while not is_over.wait(_POLL_SECONDS / 2):
             task = worker.state.tasks.get(key)
             if task is None or task.state == "cancelled":  # Dask does not stop a running function
                 children.end()
