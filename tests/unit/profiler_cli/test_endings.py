@@ -28,7 +28,7 @@ def test_without_a_file_or_an_ending_it_is_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "fragment"),
     [
-        (None, "r.docx", "ends in .docx, which is no format"),
+        (None, "r.docx", "ends in .docx, which is not a format"),
         (None, "r.memprof", "is the name of a capture"),
         ("html", "r.memprof", "is the name of a capture"),
         ("json", "r.html", "names a report as html, but --format says json"),

@@ -161,9 +161,9 @@ def test_settings_of_the_program_count_unless_the_environment_has_some(
             {"XLA_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"},
             "XLA_CLIENT_MEM_FRACTION and XLA_PYTHON_CLIENT_MEM_FRACTION are both set",
         ),
-        ({"XLA_CLIENT_MEM_FRACTION": "most"}, "XLA_CLIENT_MEM_FRACTION=most is no share"),
-        ({"XLA_CLIENT_MEM_FRACTION": "-1"}, "XLA_CLIENT_MEM_FRACTION=-1 is no share"),
-        ({"XLA_CLIENT_MEM_FRACTION": "nan"}, "XLA_CLIENT_MEM_FRACTION=nan is no share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "most"}, "XLA_CLIENT_MEM_FRACTION=most is not a share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "-1"}, "XLA_CLIENT_MEM_FRACTION=-1 is not a share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "nan"}, "XLA_CLIENT_MEM_FRACTION=nan is not a share"),
         (
             {"XLA_PYTHON_CLIENT_ALLOCATOR": "bcf"},
             "There is no allocator that XLA_PYTHON_CLIENT_ALLOCATOR can",
