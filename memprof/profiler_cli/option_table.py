@@ -186,8 +186,8 @@ ROWS = (
     Row(
         commands=("advise",),
         where=lambda values: values["what"] is None or is_capture(values["what"]),
-        options=("arguments", "preset", "overrides", "technique", "role", "phase", "target", "mesh"),
-        why="applies to a step that is compiled; a capture is analyzed unchanged",
+        options=tuple(each for each in _COMPILED if each not in ("timeout", "complete", "cache", "cluster")),
+        why="is for a step that is compiled; a capture is looked at as it is",
     ),
     Row(
         commands=("check",),

@@ -108,8 +108,8 @@ REMAT = Technique(
     a third more operations.""",
     summary="each Transformer block checkpointed: its inside is recomputed in the backward pass",
     how_to=HowTo(
-        sentence="Checkpoint each block; outside Flax, `jax.checkpoint` does the same around a function.",
-        code="Block = nn.remat(Block)",
+        sentence="Checkpoint each block.",
+        code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -128,8 +128,7 @@ REMAT_MLP = Technique(
     kept.""",
     summary="the MLP of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the MLP of each block; outside Flax, `jax.checkpoint` does the same around a function.",
-        code="MLP = nn.remat(MLP)",
+        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -147,9 +146,7 @@ REMAT_ATTN = Technique(
     recomputed; the activations of the MLP are kept.""",
     summary="the attention of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the attention of each block; outside Flax, `jax.checkpoint` does the same around a "
-        "function.",
-        code="Attention = nn.remat(Attention)",
+        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -167,8 +164,8 @@ REMAT_MLP_ATTN = Technique(
     recomputed at a time, which lowers the peak of the backward pass.""",
     summary="attention and MLP of each Transformer block checkpointed separately",
     how_to=HowTo(
-        sentence="Checkpoint the attention and the MLP of each block separately.",
-        code="Attention, MLP = nn.remat(Attention), nn.remat(MLP)",
+        sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
+        "Flax, or `jax.checkpoint` of functions.",
     ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="checkpointing",
@@ -189,7 +186,7 @@ REMAT_ACT = Technique(
     summary="only the activation function of each MLP checkpointed",
     how_to=HowTo(
         sentence="Checkpoint the activation function.",
-        code="activation = jax.checkpoint(nn.gelu)",
+        code="activation = jax.checkpoint(jax.nn.gelu)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
@@ -208,8 +205,8 @@ REMAT_DOTS = Technique(
     square of the length. `dots_saveable` would keep those too, and lose most of the saving.""",
     summary="each Transformer block checkpointed, with the results of its projections kept",
     how_to=HowTo(
-        sentence="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
-        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+        sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
+        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
@@ -227,9 +224,9 @@ REMAT_NAMES = Technique(
     all of attention before the MLP. The names are in `scopes.py`; the values are marked with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
     how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that saves them.",
-        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that keeps them.",
+        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
         argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -250,11 +247,13 @@ REMAT_OFFLOAD = Technique(
     host, and the cost is traffic between the two instead of operations.""",
     summary="each Transformer block checkpointed, with its named values in host memory (pinned_host)",
     how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that offloads them to host memory.",
-        code="Block = nn.remat(Block, "
-        "policy=jax.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_saved=(), "
-        'names_which_can_be_offloaded=names, offload_src="device", offload_dst="pinned_host"))',
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that moves them to host memory.",
+        code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
+    offload_src="device", offload_dst="pinned_host",
+)
+block = jax.checkpoint(block, policy=policy)""",
     ),
     reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     family="checkpointing",
@@ -298,6 +297,7 @@ MEANS = {
     ),
     Aim.CAST_WEIGHTS_IN_LAYERS: Means(
         code="block = jax.checkpoint(lambda params, *inputs, block=block: "
-        "block(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params), *inputs))  # without the casts before it"
+        "block(jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, params), *inputs))"
+        "  # without the casts before it"
     ),
 }

@@ -40,8 +40,8 @@ XLA = Technique(
     ones.""",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
     how_to=HowTo(
-        sentence="Pass the option to the compiler when the step is compiled.",
-        code="compiled = jax.jit(train_step).lower(state, batch).compile(compiler_options=dict([<FLAG=VALUE>]))",
+        sentence="Give the compiler the option when the step is compiled.",
+        code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
         argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     ),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",

@@ -60,8 +60,8 @@ EXPERT = Technique(
     `capacity_factor` sends and holds less, and drops more tokens.""",
     summary="experts and batch sharded over the axis ep; tokens sent to their experts and back by all-to-all",
     how_to=HowTo(
-        sentence="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
-        code="tokens = jax.lax.with_sharding_constraint(tokens, "
+        sentence="Divide the experts' parameters over the axis, and what goes into them by experts, not by examples.",
+        code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     ),
     reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",

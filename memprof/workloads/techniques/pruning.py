@@ -72,8 +72,7 @@ PRUNE_STRUCTURED = Technique(
     parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
     summary="whole attention heads and hidden units removed: a smaller dense model",
     how_to=HowTo(
-        sentence="Build the model without this fraction of the attention heads and hidden units.",
-        code="model = Model(num_heads=round(num_heads * (1 - <RATIO>)), mlp_size=round(mlp_size * (1 - <RATIO>)))",
+        sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
     ),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",

@@ -410,3 +410,162 @@ def test_a_call_that_is_not_known_has_no_price() -> None:
     assert (found.at_least_seconds, found.priced_share) == (57.0, 0.95)
     step.op("another", "custom-call", f32(25), [value], target="a_kernel_of_my_own")
     assert bound(step) is None
+
+
+def test_a_called_computation_counts_as_what_it_runs() -> None:
+    step = Step()
+    called = step.computation("called")
+    value = called.parameter(f32(25))
+    called.op("twice", "add", f32(25), [value, value])
+    step.op("call", "call", f32(25), [argument(step, "a", f32(25))], called=[called])
+    assert seconds(step) == 3.0
+
+
+def test_the_condition_of_a_loop_runs_once_more_than_its_body() -> None:
+    step = Step()
+    carry = tuple_of(f32(25))
+    body, condition = step.computation("body"), step.computation("condition")
+    value = body.element(body.parameter(carry), 0)
+    body.tuple(body.op("add", "add", f32(25), [value, value]))
+    value = condition.element(condition.parameter(carry), 0)
+    condition.op("sum", "add", f32(25), [value, value])
+    condition.op("true", "constant", array("pred"))
+    start = step.tuple(argument(step, "a", f32(25)))
+    step.op("loop", "while", carry, [start], called=[body, condition], number=7)
+    assert seconds(step) == 7 * 3.0 + 8 * 3.0
+
+
+@pytest.mark.parametrize(
+    ("num_before", "num_between", "num_updates", "expected"),
+    [
+        (0, 0, 0, 6.0),
+        (0, 0, 2, 6.0),
+        (0, 1, 0, 6.0),  # a kernel of 3 s at the same time
+        (0, 3, 2, 9.0),
+        (2, 0, 1, 6.0 + 6.0),
+    ],
+)
+def test_a_wrapped_collective_runs_beside_kernels(
+    num_before: int, num_between: int, num_updates: int, expected: float
+) -> None:
+    """An all-to-all of 80 bytes between 4 devices: 60 bytes at 10 a second. Each kernel takes 3 s."""
+    step = Step()
+    a = argument(step, "a", f32(25))
+    sent = argument(step, "sent", array("u8", 80))
+    for number in range(num_before):
+        a = step.op(f"before{number}", "add", f32(25), [a, a])
+    inside = step.computation("wrapped")
+    inside.op("exchanged", "all-to-all", sent.shape, [inside.parameter(sent.shape)], groups=[[0, 1, 2, 3]])
+    state = tuple_of(tuple_of(sent.shape), sent.shape)
+    begun = step.op("start", "async-start", state, [sent], called=[inside])
+    for number in range(num_updates):
+        begun = step.op(f"update{number}", "async-update", state, [begun])
+    for number in range(num_between):
+        a = step.op(f"between{number}", "add", f32(25), [a, a])
+    step.op("done", "async-done", sent.shape, [begun])
+    assert seconds(step) == expected
+
+
+def test_a_wrapped_kernel_uses_memory_but_no_time_of_its_own() -> None:
+    step = Step()
+    a, b = argument(step, "a", f32(20, 30)), argument(step, "b", f32(30, 10))
+    inside = step.computation("wrapped")
+    value = inside.parameter(f32(25))
+    inside.op("twice", "add", f32(25), [value, value])
+    state = tuple_of(tuple_of(f32(25)), f32(25))
+    start = step.op("start", "async-start", state, [argument(step, "c", f32(25))], called=[inside])
+    step.op("product", "dot", f32(20, 10), [a, b], contracting=(1,))
+    step.op("done", "async-done", f32(25), [start])
+    found = bound(step)
+    assert found is not None
+    # The product takes 44 s of memory, and the wrapped kernel adds 3 s to the traffic alone.
+    assert (found.at_least_seconds, found.memory_share, found.priced_share) == (47.0, 1.0, 1.0)
+
+
+_ON_CHIP, _ON_HOST = Shape("f32", (25,), memory_space=1), Shape("f32", (25,), memory_space=5)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "copy_seconds"),
+    [
+        (f32(25), _ON_CHIP, 1.0),  # 100 bytes at 100 a second
+        (_ON_CHIP, f32(25), 1.0),
+        (_ON_CHIP, _ON_CHIP, 0.0),
+        (f32(25), f32(25), 0.0),  # within the memory: not priced
+    ],
+)
+def test_a_copy_to_the_chip_is_traffic_of_the_memory(source: Shape, destination: Shape, copy_seconds: float) -> None:
+    step = Step()
+    copied, a = argument(step, "copied", source), argument(step, "a", f32(25))
+    start = step.op("start", "copy-start", tuple_of(destination, source, array("u32")), [copied])
+    step.op("kernel", "add", f32(25), [a, a])
+    step.op("done", "copy-done", destination, [start])
+    assert seconds(step, replace(TARGET, platform="tpu", compute_capability=None)) == 3.0 + copy_seconds
+
+
+def test_a_kernel_reads_and_writes_the_chip_for_free() -> None:
+    step = Step()
+    a = argument(step, "a", _ON_CHIP)
+    step.op("kernel", "add", f32(25), [a, argument(step, "b", f32(25))])
+    step.op("stays", "add", _ON_CHIP, [a, a])
+    # 100 bytes are read from the memory and 100 are written to it; the second kernel touches none of it.
+    assert seconds(step, replace(TARGET, platform="tpu", compute_capability=None)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "result", "expected"),
+    [
+        ((_ON_HOST, f32(25)), f32(25), 100.0),  # 100 bytes from the host at 1 a second
+        ((_ON_HOST, _ON_HOST), f32(25), 200.0),
+        ((f32(25), f32(25)), _ON_HOST, 100.0),
+        ((_ON_HOST, f32(25)), _ON_HOST, 100.0),  # both directions at once
+    ],
+)
+def test_a_kernel_waits_for_the_host(shapes: tuple[Shape, Shape], result: Shape, expected: float) -> None:
+    step = Step()
+    step.op("kernel", "add", result, [argument(step, f"a{number}", shape) for number, shape in enumerate(shapes)])
+    found = bound(step)
+    assert found is not None
+    assert (found.at_least_seconds, found.communication_share) == (expected, 1.0)
+
+
+def test_what_a_branch_moves_counts_only_if_each_branch_moves_as_much() -> None:
+    """One branch has 3 s of kernels beside 15 s of a collective and 25 s to the host; the other 6 s of kernels."""
+    step = Step()
+    index, a = argument(step, "index", array("s32")), argument(step, "a", f32(25))
+    first, second = step.computation("first"), step.computation("second")
+    value = first.parameter(f32(25))
+    start = first.op("start", "all-reduce-start", f32(25), [value], groups=[[0, 1, 2, 3]])
+    held = tuple_of(_ON_HOST, f32(25), array("u32"))
+    copy = first.op("copy", "copy-start", held, [value])
+    back = first.op("back", "copy-start", tuple_of(f32(25), _ON_HOST, array("u32")), [value])
+    first.op("beside", "add", f32(25), [value, value])
+    first.op("copied", "copy-done", _ON_HOST, [copy])
+    first.op("fetched", "copy-done", f32(25), [back])
+    first.op("reduced", "all-reduce-done", f32(25), [start])
+    value = second.parameter(f32(25))
+    for number in range(2):
+        value = second.op(f"add{number}", "add", f32(25), [value, value])
+    step.op("choice", "conditional", f32(25), [index, a, a], called=[first, second])
+    assert seconds(step) == 3.0
+
+
+def test_the_memory_of_copies_can_be_the_limit_of_a_step_that_computes() -> None:
+    step = Step()
+    a, b = argument(step, "a", array("bf16", 20, 30)), argument(step, "b", array("bf16", 30, 10))
+    on_chip = Shape("f32", (25,), memory_space=1)
+    starts = [
+        step.op(
+            f"start{number}", "copy-start", tuple_of(on_chip, f32(25), array("u32")), [argument(step, name, f32(25))]
+        )
+        for number, name in enumerate("cdef")
+    ]
+    step.op("product", "dot", array("bf16", 20, 10), [a, b], contracting=(1,))
+    for number, start in enumerate(starts):
+        step.op(f"done{number}", "copy-done", on_chip, [start])
+    slow = replace(SPEEDS, operations_per_second={"bf16": 500.0})
+    found = bound(step, replace(TARGET, platform="tpu", compute_capability=None, speeds=slow))
+    assert found is not None
+    # The product: 12,000 operations take 24 s, its 2,200 bytes 22 s. Four copies of 100 bytes take 4 s of the memory.
+    assert found.at_least_seconds == 26.0
+    assert (found.compute_share, found.memory_share) == pytest.approx((24 / 26, 2 / 26))
