@@ -187,7 +187,7 @@ ROWS = (
         commands=("advise",),
         where=lambda values: values["what"] is None or is_capture(values["what"]),
         options=tuple(each for each in _COMPILED if each not in ("timeout", "complete", "cache", "cluster")),
-        why="is for a step that is compiled; a capture is looked at as it is",
+        why="applies to a step that is compiled; a capture is analyzed unchanged",
     ),
     Row(
         commands=("check",),

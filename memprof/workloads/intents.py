@@ -24,10 +24,10 @@ from memprof.workloads import techniques as techniques_package
 STEP_NAMES = {
     "step": "the jitted function",
     "params": "the parameters",
-    "opt_state": "the state of the optimizer",
+    "opt_state": "the optimizer state",
     "loss": "the function of the parameters and the batch that is differentiated",
     "learning_rate": "the learning rate",
-    "optimizer": "the transformation of optax",
+    "optimizer": "the optax transformation",
     "gradients": "the gradients, before the update",
     "batch": "the batch",
     "cache": "the keys and values of earlier tokens",

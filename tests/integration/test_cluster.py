@@ -195,7 +195,7 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
         cluster.scale(1)
         found = installed_version("jaxlib")
         assert sentence(address, jaxlib="0.1").endswith(
-            f" has jaxlib {found}, and 0.1 is here: its plans would differ; install the same version there"
+            f" has jaxlib {found}, but 0.1 is installed here, so its plans would differ; install the same version there"
         )
         assert " has no libtpu, and 1 is here" in sentence(address, libtpu="1")
         settings = CompileSettings(cluster=address)

@@ -146,7 +146,9 @@ def _decoded(found: FoundProgram) -> tuple[Any, Decoded]:
     except MemprofError as error:
         if str(found.file) in str(error):
             raise
-        raise MemprofError(f"{found.file} cannot be read: it is cut short, damaged, or no compiled program") from error
+        raise MemprofError(
+            f"{found.file} cannot be read: it is truncated, damaged, or not a compiled program"
+        ) from error
     _check_memory_report(found, decoded.table)
     return proto, decoded
 

@@ -92,8 +92,7 @@ ACCUM_LOOP = Technique(
     the loop.""",
     summary="gradients of N minibatches added up by N copies of the pass; the batch must be a multiple of N",
     how_to=HowTo(
-        sentence="Add up the gradients of the batch's <N> parts, one copy of the program for each, and divide the "
-        "sum by <N>.",
+        sentence="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
         code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 each = [jax.grad(loss)(params, jax.tree.map(lambda x: x[number], parts)) for number in range(<N>)]
 gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",

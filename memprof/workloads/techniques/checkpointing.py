@@ -205,7 +205,7 @@ REMAT_DOTS = Technique(
     square of the length. `dots_saveable` would keep those too, and lose most of the saving.""",
     summary="each Transformer block checkpointed, with the results of its projections kept",
     how_to=HowTo(
-        sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
+        sentence="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -224,8 +224,8 @@ REMAT_NAMES = Technique(
     all of attention before the MLP. The names are in `scopes.py`; the values are marked with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
     how_to=HowTo(
-        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
-        "each block with a policy that keeps them.",
+        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+        "policy that saves them.",
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
         argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     ),
@@ -247,8 +247,8 @@ REMAT_OFFLOAD = Technique(
     host, and the cost is traffic between the two instead of operations.""",
     summary="each Transformer block checkpointed, with its named values in host memory (pinned_host)",
     how_to=HowTo(
-        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
-        "each block with a policy that moves them to host memory.",
+        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+        "policy that offloads them to host memory.",
         code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
     offload_src="device", offload_dst="pinned_host",

@@ -40,7 +40,7 @@ XLA = Technique(
     ones.""",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
     how_to=HowTo(
-        sentence="Give the compiler the option when the step is compiled.",
+        sentence="Pass the option to the compiler when the step is compiled.",
         code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
         argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     ),

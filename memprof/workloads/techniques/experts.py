@@ -60,7 +60,7 @@ EXPERT = Technique(
     `capacity_factor` sends and holds less, and drops more tokens.""",
     summary="experts and batch sharded over the axis ep; tokens sent to their experts and back by all-to-all",
     how_to=HowTo(
-        sentence="Divide the experts' parameters over the axis, and what goes into them by experts, not by examples.",
+        sentence="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
         code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     ),

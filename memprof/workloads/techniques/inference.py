@@ -132,7 +132,7 @@ KV_LIST = Technique(
     grows with the number of layers.""",
     summary="the cache as one array per layer, updated in place; the layers are unrolled",
     how_to=HowTo(
-        sentence="Hold the cache of each layer in an array of its own, and call the layers one after another.",
+        sentence="Hold the cache of each layer in a separate array, and call the layers one after another.",
         code=_SPLIT_CACHE,
     ),
     reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
@@ -171,7 +171,7 @@ WINDOW = Technique(
     through the layers in between, so the model has to be trained with the window.""",
     summary="the cache keeps only the last N tokens of each sequence; a different model",
     how_to=HowTo(
-        sentence="Write each token at its position modulo <N>, and attend to what is there.",
+        sentence="Write each token at its position modulo <N>, and attend to the tokens in the cache.",
     ),
     reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
     family="inference",
@@ -193,7 +193,7 @@ PAGED_KV = Technique(
     the pages in place.""",
     summary="the cache as a pool of pages, which a table assigns to sequences",
     how_to=HowTo(
-        sentence="Hold all pages in one array, and write and read through a table of the sequences' pages.",
+        sentence="Hold all pages in one array, and address them through a table of each sequence's pages.",
     ),
     reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
     " arXiv:2309.06180",

@@ -66,7 +66,7 @@ CHUNKED_LOSS = Technique(
     they are K times smaller. The cost is one more product of the output layer, in the backward pass.""",
     summary="logits and cross-entropy in K chunks of the tokens, each recomputed in the backward pass",
     how_to=HowTo(
-        sentence="Compute logits and loss in <K> chunks of the tokens, and each chunk again in the backward pass.",
+        sentence="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
         code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     ),
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",

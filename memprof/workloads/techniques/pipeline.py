@@ -70,7 +70,7 @@ PIPELINE = Technique(
     devices; more microbatches make the bubble smaller.""",
     summary="layers sharded over the axis pp, the batch passed on in M microbatches (default: as many as devices)",
     how_to=HowTo(
-        sentence="Stack the layers' parameters, divide them over the axis by jax.shard_map, and hand microbatches on.",
+        sentence="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on.",
     ),
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
     family="pipeline",

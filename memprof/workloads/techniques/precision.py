@@ -103,7 +103,7 @@ FP32 = Technique(
     """,
     summary="everything in float32, as in the baseline",
     how_to=HowTo(
-        sentence="Compute in float32 and hold the parameters in it, which is what JAX does unasked.",
+        sentence="Compute and hold the parameters in float32, which is JAX's default.",
     ),
     reference="IEEE 754-2019, binary32",
     family="precision",
@@ -143,7 +143,7 @@ BF16_PARAMS = Technique(
     1/256 of itself in one step, so late in a training run small updates are lost.""",
     summary="compute in bfloat16, with parameters and, by optax's defaults, optimizer state in bfloat16, too",
     how_to=HowTo(
-        sentence="Compute in bfloat16 and hold the parameters, and with them the optimizer state, in it too.",
+        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
         code=_CAST_WEIGHTS,
     ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",

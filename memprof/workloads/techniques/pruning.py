@@ -72,7 +72,7 @@ PRUNE_STRUCTURED = Technique(
     parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
     summary="whole attention heads and hidden units removed: a smaller dense model",
     how_to=HowTo(
-        sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
+        sentence="Build the model without this fraction of the attention heads and hidden units.",
     ),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",

@@ -186,7 +186,7 @@ ZERO2 = Technique(
     all-reduce). Parameters are whole.""",
     summary="data parallelism with optimizer state and gradients sharded over the axis dp",
     how_to=HowTo(
-        sentence="Divide the gradients as the optimizer state is, before the update.",
+        sentence="Shard the gradients like the optimizer state, before the update.",
         code=_each_divided("gradients", (DP,)),
     ),
     reference=_ZERO,
@@ -254,7 +254,7 @@ SEQUENCE = Technique(
     all devices; its queries stay local. All state is on every device.""",
     summary="sequences sharded over the axis sp; keys and values gathered for attention",
     how_to=HowTo(
-        sentence="Divide the activations by their tokens, and keep keys and values whole.",
+        sentence="Shard the activations by tokens, and keep keys and values whole.",
         code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
     ),

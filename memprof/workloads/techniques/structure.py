@@ -103,7 +103,7 @@ NO_DONATE = Technique(
     This is the default of `jax.jit`, and many training scripts use it unknowingly.""",
     summary="old and new state beside each other, as in the baseline",
     how_to=HowTo(
-        sentence="Donate nothing, which is what JAX does unasked.",
+        sentence="Donate no argument, which is JAX's default.",
         code="step = jax.jit(step)",
     ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",

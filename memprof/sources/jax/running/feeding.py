@@ -39,7 +39,7 @@ class Arguments:
             _from_feed(spec.feed) if spec.feed is not None else _own_arguments(spec, compiled, self._spans)
         )
         places = _places_in_memory(self._abstract, self._structure, compiled)
-        self._places_in_memory = [_one_if_all_are(places[span]) for span in self._spans]
+        self._places_in_memory = [_common_value(places[span]) for span in self._spans]
         self._is_sharded = compiled.planned.lowered.target.topology.num_devices > 1
         self._host = jax.local_devices(backend="cpu")[0]
         leaves = compiled.planned.lowered.arguments
