@@ -66,7 +66,7 @@ def test_a_checkpoint_around_the_last_norm_alone(monkeypatch):
     assert report.program.num_recomputed_operations > 0
     verdict = judge(report, baseline())
     assert not verdict.took_effect
-    assert "nothing of attention and mlp is computed again" in verdict.evidence
+    assert "no operation of attention and mlp is recomputed" in verdict.evidence
 
 
 def test_an_accumulation_of_one():

@@ -38,7 +38,7 @@ def test_the_command_prints_the_plan_of_all_programs(memprof):
     [
         (("serve-plan", "ENGINE:decode_step"), "not a server: it must be a memprof.ServingSpec"),
         (("run", "ENGINE:engine_spec"), "is a server of several programs: use memprof serve-plan"),
-        (("serve-plan", "decoder"), "decoder is no server"),
+        (("serve-plan", "decoder"), "decoder is not a server"),
     ],
 )
 def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, command, sentence):

@@ -141,7 +141,7 @@ class TestBeforeTheWork:
             assert write_whole(tmp_path / ("x" * 255), b"", what="it", if_taken=IfTaken.REPLACE).exists()
 
     def test_a_device_is_not_replaced(self):
-        with pytest.raises(MemprofError, match="/dev/null is no regular file"):
+        with pytest.raises(MemprofError, match="/dev/null is not a regular file"):
             write_whole(Path("/dev/null"), b"", what="it", if_taken=IfTaken.REPLACE)
         assert Path("/dev/null").is_char_device()
 

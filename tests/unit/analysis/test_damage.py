@@ -168,7 +168,7 @@ def test_a_program_that_does_not_hold_together_is_an_error(what: str, sentence: 
     capture = replace(step.capture(), hlo_proto=proto.SerializeToString())
     with pytest.raises(InternalError, match=sentence):
         analyze(capture)
-    with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or of .*{sentence}.*; make it again") as caught:
+    with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or from .*{sentence}.*; create it again") as caught:
         analyze(replace(capture, file="a.memprof"))
     assert type(caught.value) is MemprofError  # a file is damaged; only what was just compiled is a defect
 

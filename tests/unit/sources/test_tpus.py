@@ -95,7 +95,7 @@ def test_a_slice_can_be_given_and_there_can_be_several() -> None:
         ("v5e", {"slices": 2}, "divides the devices of a mesh"),
         ("v5e", {"slices": 3, "mesh": "8"}, "not divided evenly by 3 slices"),
         ("tpu7x", {"mesh": "3"}, "3 are not a whole number of chips"),
-        ("l4", {"chips": "2x4"}, "--topology 2x4 is for TPUs"),
+        ("l4", {"chips": "2x4"}, "--topology 2x4 applies to TPUs"),
     ],
 )
 def test_a_slice_that_cannot_be_is_one_sentence(name: str, asked: dict[str, str | int], message: str) -> None:
