@@ -28,15 +28,15 @@ def parse_bytes(text: str) -> int:
     unit_bytes = _UNITS_BY_LOWER_CASE.get(match.group(2).lower()) if match else None
     if match is None or unit_bytes is None:
         raise MemprofError(
-            f"'{text}' is no amount of memory: write a number and a unit, for example 40GiB or 512MiB (binary),"
+            f"'{text}' is not a memory size: write a number and a unit, for example 40GiB or 512MiB (binary),"
             " 80GB (decimal) or 1024B"
         )
     size_bytes = int(Fraction(match.group(1)) * unit_bytes)
     if not size_bytes:
-        raise MemprofError(f"'{text}' is no memory at all; write an amount above zero, for example 40GiB")
+        raise MemprofError(f"'{text}' is zero; write a size above zero, for example 40GiB")
     if size_bytes > _MOST_BYTES:
         raise MemprofError(
-            f"'{text}' is more than any device has; write an amount of at most {_MOST_BYTES // 1024**5} PiB"
+            f"'{text}' is more than any device has; write a size of at most {_MOST_BYTES // 1024**5} PiB"
         )
     return size_bytes
 

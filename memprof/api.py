@@ -537,15 +537,17 @@ def fits(
     if not isinstance(profile, Profile):
         raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
     if not isinstance(reserve, Real) or not 0 <= reserve < 1:
-        raise MemprofError(f"reserve is {shown(reserve)}, but it is a share of the memory: at least 0 and below 1")
+        raise MemprofError(
+            f"reserve is {shown(reserve)}, but a share of the memory was expected: at least 0 and below 1"
+        )
     memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if memory_bytes is not None and (not isinstance(memory_bytes, int) or memory_bytes < 1):
-        raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a text such as '40GiB'")
+        raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a string such as '40GiB'")
     report = profile.report
     device = report.target if memory_bytes is None else report.target.with_memory(memory_bytes)
     memory_bytes = device.memory_bytes
     if memory_bytes is None:
-        raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
+        raise MemprofError(f"{report.target.name} has no fixed memory size: give the size")
     settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
     if report.allocator is None:
         verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
@@ -565,8 +567,8 @@ def compare(profiles: Mapping[str, Profile]) -> Comparison:
     """
     if not isinstance(profiles, Mapping):
         raise MemprofError(
-            f"profiles is {shown(profiles)}, but a mapping was expected from what each row is to be called to its"
-            " profile: compare({'before': one, 'after': another})"
+            f"profiles is {shown(profiles)}, but a mapping from the name of each row to its profile was expected:"
+            " compare({'before': one, 'after': another})"
         )
     if not profiles:
         raise MemprofError("there is nothing to compare: give at least one profile")
@@ -600,7 +602,7 @@ def _pool(pool: object) -> PoolSettings | None:
 
 def _path(path: object) -> Path:
     if not isinstance(path, (str, Path)) or not str(path):
-        raise MemprofError(f"the path of a file was expected, as a text or a pathlib.Path, but this is {shown(path)}")
+        raise MemprofError(f"the path of a file was expected, as a string or a pathlib.Path, but this is {shown(path)}")
     return Path(path)
 
 

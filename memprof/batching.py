@@ -104,7 +104,7 @@ def largest(
 
 def _largest(needed: Callable[[int], int], sizes: Sequence[int], memory_bytes: int) -> int | None:
     if not isinstance(memory_bytes, int) or memory_bytes < 1:
-        raise MemprofError(f"memory is {shown(memory_bytes)}, but bytes were expected, or a text such as '75GiB'")
+        raise MemprofError(f"memory is {shown(memory_bytes)}, but bytes were expected, or a string such as '75GiB'")
     num_fitting = bisect_right(sizes, memory_bytes, key=needed)
     return sizes[num_fitting - 1] if num_fitting else None
 
@@ -172,6 +172,7 @@ def _lengths(args: tuple[Any, ...], axis: int) -> range:
     lengths = {shape[axis] if -len(shape) <= axis < len(shape) else 0 for shape in shapes}
     if len(lengths) != 1 or lengths == {0}:
         raise MemprofError(
-            f"axis {axis} has no single length in the arguments: give arrays that all have it, close over the others"
+            f"axis {axis} has no single length in the arguments: give only arrays that have it, and close over the "
+            "others"
         )
     return range(1, int(lengths.pop()) + 1)

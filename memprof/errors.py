@@ -53,7 +53,7 @@ def as_damage(file: str | None) -> Iterator[None]:
         if file is None:
             raise
         raise MemprofError(
-            f"{file} is damaged, or of a version of XLA that this memprof does not understand: {error}; make it again"
+            f"{file} is damaged, or from a version of XLA that this memprof does not support: {error}; create it again"
         ) from error
 
 

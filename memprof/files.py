@@ -106,7 +106,7 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
     if (mode is not None or path.is_symlink()) and not overwrite:
         raise _exists_already(path)
     if mode is not None and not stat.S_ISREG(mode):
-        raise MemprofError(f"{path} is no regular file, and is not replaced; choose another name with -o")
+        raise MemprofError(f"{path} is not a regular file, so it is not replaced; choose another name with -o")
     parent = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not parent.is_dir():
         raise MemprofError(f"the folder {parent} does not exist; create it, or choose another with -o")
@@ -134,10 +134,10 @@ def check_folder_writable(path: Path) -> None:
     """
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
-        raise MemprofError(f"{path} exists already and is no folder; choose another with -o")
+        raise MemprofError(f"{path} exists already and is not a folder; choose another with -o")
     existing = next(each for each in (path, *path.absolute().parents) if _mode(each) is not None)
     if not existing.is_dir():
-        raise MemprofError(f"{path} cannot be made, for {existing} is no folder; choose another with -o")
+        raise MemprofError(f"{path} cannot be created, because {existing} is not a folder; choose another with -o")
     if not os.access(existing, os.W_OK):
         raise MemprofError(f"the folder {existing} cannot be written to; choose another with -o, or use --no-save")
 
@@ -319,7 +319,7 @@ def _mode(path: Path) -> int | None:
 def impossible_name(path: Path | str, error: OSError | ValueError) -> MemprofError:
     """Return the error for a name that the system rejects, usually because of its length."""
     shown = f"{str(path)[:60]}..." if len(str(path)) > 80 else repr(str(path))
-    return MemprofError(f"no file can have the name {shown}: {_reason(error)}")
+    return MemprofError(f"{shown} is not a valid file name: {_reason(error)}")
 
 
 def _exists_already(path: Path) -> MemprofError:

@@ -130,10 +130,10 @@ def to_wandb(run: Any = None, profile: Profile | None = None) -> MemoryLogger:
             raise _missing("Weights & Biases", "wandb") from error
         run = wandb.run
     if run is None:
-        raise MemprofError("there is no run of Weights & Biases: begin one with wandb.init()")
+        raise MemprofError("no run of Weights & Biases is active: start one with wandb.init()")
     if not callable(getattr(run, "define_metric", None)):
         raise MemprofError(
-            f"a run of Weights & Biases was expected, as wandb.init() gives it, but this is {shown(run)}"
+            f"a run of Weights & Biases, as returned by wandb.init(), was expected, but this is {shown(run)}"
         )
     run.define_metric(_STEP, hidden=True)
     run.define_metric("memprof/*", step_metric=_STEP)
@@ -182,4 +182,4 @@ def _check(profile: object) -> None:
 
 
 def _missing(name: str, to_install: str) -> MemprofError:
-    return MemprofError(f"logging to {name} needs it: install it with pip install {to_install}")
+    return MemprofError(f"logging to {name} needs its package: install it with pip install {to_install}")

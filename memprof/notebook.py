@@ -47,7 +47,9 @@ class MemprofMagics(Magics):  # type: ignore[misc]
             if cell is None:
                 return self._of_call(code, target)
             if code.strip():
-                raise MemprofError(f"%%memprof takes options alone, and '{code.strip()}' is none: put it into the cell")
+                raise MemprofError(
+                    f"%%memprof takes only options, but '{code.strip()}' is not one: move it into the cell"
+                )
             for each in self._of_cell(cell, target):
                 display(each)
         except MemprofError as error:
@@ -59,9 +61,9 @@ class MemprofMagics(Magics):  # type: ignore[misc]
         try:
             call = ast.parse(code.strip(), mode="eval").body
         except SyntaxError as error:
-            raise MemprofError(f"'{code.strip()}' is no expression: write a call, {example}") from error
+            raise MemprofError(f"'{code.strip()}' is not an expression: write a call, {example}") from error
         if not isinstance(call, ast.Call):
-            raise MemprofError(f"'{code.strip()}' is no call of a function: write {example}")
+            raise MemprofError(f"'{code.strip()}' is not a function call: write {example}")
         # Call a stand-in instead: Python evaluates the arguments, but the user's function is not called.
         asked = ast.Call(func=ast.Name(id=_ASKED, ctx=ast.Load()), args=[call.func, *call.args], keywords=call.keywords)
         source = compile(ast.fix_missing_locations(ast.Expression(asked)), "<memprof>", "eval")

@@ -86,7 +86,7 @@ class explain_oom:  # noqa: N801 - it is used like a function
                 is not callable.
         """
         if self._step is not None:
-            raise MemprofError("explain_oom decorates a function with parentheses and nothing in them: @explain_oom()")
+            raise MemprofError("as a decorator, explain_oom takes empty parentheses: @explain_oom()")
         check_callable(step)
 
         @functools.wraps(step)

@@ -94,7 +94,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
         return lambda step: _rewritten(step, plan)
     if not callable(plan) and plan.best is None:
         raise MemprofError(
-            f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
+            f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is no plan to apply"
         )
     checkpoints = plan if callable(plan) else plan.checkpoints
 

@@ -18,11 +18,11 @@ _PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 def leave_out_plugin_complaints() -> None:
     """Hide JAX's message that a CUDA plugin fails to start, if CUDA was not requested and no GPU is present."""
     logger = logging.getLogger(_JAX_LOGGER)
-    if _is_of_use not in logger.filters:
-        logger.addFilter(_is_of_use)
+    if _is_useful not in logger.filters:
+        logger.addFilter(_is_useful)
 
 
-def _is_of_use(record: logging.LogRecord) -> bool:
+def _is_useful(record: logging.LogRecord) -> bool:
     is_complaint = str(record.msg).startswith("Jax plugin configuration error") and record.args
     if not is_complaint or not any(str(argument) in _PLUGINS for argument in record.args or ()):
         return True
@@ -32,4 +32,4 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 def show_plugin_complaints() -> None:
     """Show the messages again, because the output of a watched script must stay unchanged."""
-    logging.getLogger(_JAX_LOGGER).removeFilter(_is_of_use)
+    logging.getLogger(_JAX_LOGGER).removeFilter(_is_useful)

@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--memprof-target",
         metavar="NAME",
-        help="target of marked steps that name none (default: as memprof run)",
+        help="target of marked steps without one (default: as memprof run)",
     )
 
 
@@ -102,7 +102,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test whose markers were not applied or whose check failed in another thread, whatever plugin ran it."""
     result = yield
     for marker in item.iter_markers():
-        if _is_misspelt(marker.name, item.config):
+        if _is_misspelled(marker.name, item.config):
             pytest.fail(f"unknown marker '{marker.name}': did you mean '{_MARKER}'?", pytrace=False)
     if len(_markers(item)) != item.stash.get(_NUM_APPLIED, 0):  # a test can also add a marker to itself
         pytest.fail(
@@ -158,7 +158,7 @@ def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
     """Return the limits of all markers. A marker with only a target sets the default target of the others."""
     markers = _markers(item)
     if any(marker.args for marker in markers):
-        pytest.fail("the marker memprof takes keywords alone: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
+        pytest.fail("the marker memprof takes only keyword arguments: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
     default = next((marker.kwargs["target"] for marker in markers if marker.kwargs.get("target")), None)
     with_limits = [marker for marker in markers if marker.kwargs.keys() - {"target"}]
     return [
@@ -167,7 +167,7 @@ def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
     ]
 
 
-def _is_misspelt(name: str, config: pytest.Config) -> bool:
+def _is_misspelled(name: str, config: pytest.Config) -> bool:
     """Return whether an undeclared marker resembles ours; pytest itself only warns about it."""
     declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     letters = name.lower().replace("_", "")
@@ -250,7 +250,7 @@ def _check_kind(name: str, value: object) -> None:
     is_share = name == "pool" and isinstance(value, float)
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     if not (is_text or is_share) and not (is_several and name == "fail_on"):
-        raise MemprofError(f"{name} must be a text such as max='2 GiB', not {value!r:.80}")
+        raise MemprofError(f"{name} must be a string such as max='2 GiB', not {value!r:.80}")
 
 
 def _profile(step: object, target: str | None) -> Profile:

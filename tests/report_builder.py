@@ -33,7 +33,7 @@ CPU = Target(
     platform="cpu",
     memory_bytes=None,
     compute_capability=None,
-    reason="no accelerator here, and the extra `deviceless` is not installed",
+    reason="no local accelerator, and the extra `deviceless` is not installed",
 )
 
 

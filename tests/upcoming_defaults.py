@@ -64,7 +64,7 @@ class Outcome(StrEnum):
 
     EQUAL = "equal"
     OTHER_PROGRAM = "other program"
-    REFUSED = "JAX refuses"
+    REFUSED = "which JAX rejects"
     DIFFERS = "DIFFERS"
 
 

@@ -29,7 +29,7 @@ from memprof.analysis.records.timeline import LiveChange, Timeline
 
 _RULE = "engine"
 _BUILDER = "the builder's total"
-NOT_KNOWN = "The size of the execution context comes from the runtime on a device, and is not known here."
+NOT_KNOWN = "The size of the execution context is known only to the runtime on a device."
 
 
 def analyze_engine(capture: Capture) -> Report:
@@ -175,7 +175,7 @@ def _replay(engine: Engine, modules: _Modules) -> _Replay:
             Phase.FORWARD,
             module=modules.of_nodes(engine.layers[births[number]].nodes),
             op=", ".join(engine.layers[births[number]].nodes) or engine.layers[births[number]].name,
-            evidence="live from the layer that makes it to the last one that reads it (inferred)",
+            evidence="live from the layer that produces it to the last layer that reads it (inferred)",
             start=births[number],
             end=deaths[number],
             at_peak=births[number] <= peak_position <= deaths[number],
@@ -219,7 +219,9 @@ def _weights(capture: Capture, engine: Engine, modules: _Modules, last: int) -> 
     for found in (of_layers, of_model):
         rest_bytes = engine.weights_bytes - sum(each.size_bytes for each in found)
         if found and rest_bytes >= 0:
-            rest = _total("other weights", rest_bytes, Category.PARAMS, f"{_BUILDER} of weights less the others", last)
+            rest = _total(
+                "other weights", rest_bytes, Category.PARAMS, f"{_BUILDER} of weights minus the listed ones", last
+            )
             return (*found, *((rest,) if rest_bytes else ()))
     return (_total("weights", engine.weights_bytes, Category.PARAMS, f"{_BUILDER} of weights", last),)
 
@@ -249,10 +251,10 @@ def _rest(engine: Engine, rest_bytes: int, last: int, *, excess: bool) -> tuple[
     """Return the part of the builder's totals that no tensor explains."""
     found = []
     if rest_bytes and excess:
-        evidence = f"{_BUILDER} of activation memory; the layers' tensors hold more, so it reuses memory in place"
+        evidence = f"{_BUILDER} of activation memory; the layers' tensors need more, so it reuses memory in place"
         found.append(_total("activation memory", rest_bytes, Category.FORWARD_TEMPS, evidence, last))
     elif rest_bytes:
-        evidence = f"{_BUILDER} of activation memory less the tensors between layers"
+        evidence = f"{_BUILDER} of activation memory minus the tensors between layers"
         found.append(_total("workspace", rest_bytes, Category.WORKSPACE, evidence, last))
     if engine.device_persistent_bytes:
         evidence = f"{_BUILDER} of device persistent memory"

@@ -95,10 +95,10 @@ def analyze_peak(
         InternalError: see `analyze`.
     """
     if capture.engine is not None:
-        raise MemprofError(f"{capture.label} is an engine, whose builder does not say why a tensor is live")
+        raise MemprofError(f"{capture.label} is an engine, and its builder does not report why a tensor is live")
     started = time.perf_counter()
     if capture.trace is not None:
-        raise MemprofError(f"{capture.label} is a trace: why a buffer is live can be told of compiled programs only")
+        raise MemprofError(f"{capture.label} is a trace, but only a compiled program shows why a buffer is live")
     with _reading(capture):
         parts = _look_into(capture, decode_capture(capture))
         report = _report(_with_pool(capture, pool), parts, started, with_order=True)
@@ -106,9 +106,8 @@ def analyze_peak(
         if not named:
             largest = ", ".join(dict.fromkeys(buffer.name for buffer in report.buffers[:3]))
             raise MemprofError(
-                f"nothing that is live at the peak of {report.label} is called {name!r}: give the name of an HLO"
-                f" instruction, or what a report prints: an op name, a source line, a module, a shape; the largest are"
-                f" {largest}"
+                f"no buffer at the peak of {report.label} is called {name!r}: give the name of an HLO instruction, "
+                f"or a name from a report (an op name, source line, module or shape); the largest are {largest}"
             )
         return report, parts.why(named)
 
@@ -279,7 +278,7 @@ def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) ->
     numbers = {program.instructions[index].parameter_number for index in program.entry.parameters}
     if leaves.keys() != numbers:
         raise InternalError(
-            f"the program has {len(numbers)} parameters, but the capture names {len(leaves)} arguments for other ones;"
-            " the capture is damaged"
+            f"the program has {len(numbers)} parameters, but the capture names {len(leaves)} arguments for others; "
+            "the capture is damaged"
         )
     return leaves

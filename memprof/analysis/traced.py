@@ -1,6 +1,6 @@
 """From a captured trace to a report: the same records as from XLA's buffer assignment, with an allocator in its place.
 
-    trace ──▶ allocator: reserved, and where each value lies ──┐
+    trace ──▶ allocator: reserved, and the place of each value ──┐
           └─▶ live bytes over time ──▶ the step with the peak ─┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
 
 Buffers have the sizes of the tensors, so parameters add up exactly. The bytes that the allocator adds (rounding, cached

@@ -18,7 +18,7 @@ class Action(StrEnum):
     CLEAR = "clear"
 
 
-def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or remove it all.")]) -> None:
+def cache(action: Annotated[Action, typer.Argument(help="Show the cache, or clear it.")]) -> None:
     """Show or clear the cache of XLA's plans.
 
     The cache answers identical compiles. MEMPROF_CACHE_DIR sets its folder and MEMPROF_CACHE_SIZE its limit (0: no
@@ -34,7 +34,7 @@ def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or 
         say(f"plans removed: {before.num_plans}, {format_bytes(before.size_bytes)}")
         return
     usage, why_unused = cached.usage(), cached.why_unused()
-    only_read = "only what is there: the folder cannot be written to" if cached.is_read_only() else ""
+    only_read = "read-only: the folder cannot be written to" if cached.is_read_only() else ""
     rows = [
         ("folder", str(cached.folder)),
         ("plans", str(usage.num_plans)),

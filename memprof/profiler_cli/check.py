@@ -18,12 +18,10 @@ _What = Annotated[
     str,
     typer.Argument(help="A workload, a step of your own (FILE.py:NAME), or a capture.", metavar="WORKLOAD|CAPTURE"),
 ]
-_Maximum = Annotated[
-    str | None, typer.Option("--max", help="The footprint must not exceed this: 30GiB.", metavar="AMOUNT")
-]
+_Maximum = Annotated[str | None, typer.Option("--max", help="The maximum footprint: 30GiB.", metavar="AMOUNT")]
 _Fits = Annotated[
     str | None,
-    typer.Option("--fits", help="The step must fit the memory pool that JAX has on this GPU.", metavar="TARGET"),
+    typer.Option("--fits", help="The step must fit JAX's memory pool on this GPU.", metavar="TARGET"),
 ]
 _Against = Annotated[
     Path | None,
@@ -33,17 +31,17 @@ _FailOn = Annotated[
     list[str],
     typer.Option(
         "--fail-on",
-        help="How much may grow against the baseline: footprint:+2%, activations:+64MiB; repeatable. By default"
-        " the footprint must not grow at all.",
+        help="The allowed growth over the baseline: footprint:+2%, activations:+64MiB; repeatable. By default the "
+        "footprint must not grow.",
         metavar="WHAT:+GROWTH",
     ),
 ]
 _RequireEffect = Annotated[
-    bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
+    bool, typer.Option("--require-effect", help="Fail if a technique has no effect in the program.")
 ]
 _Update = Annotated[bool, typer.Option("--update", help="Write the baseline again instead of checking.")]
 _Force = Annotated[
-    bool, typer.Option("--force", hidden=True, help="Let --update replace a file that is no baseline of memprof.")
+    bool, typer.Option("--force", hidden=True, help="Let --update replace a file that is not a memprof baseline.")
 ]
 
 
@@ -106,7 +104,7 @@ def check(
 
     if update:
         if against is None:
-            raise MemprofError("--update writes a baseline: say with --against where")
+            raise MemprofError("--update writes a baseline: name its file with --against")
         check_replaceable(against, force=force)
         fresh = capture_now()
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there

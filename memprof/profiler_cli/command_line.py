@@ -83,7 +83,7 @@ def _run() -> int:
         if error.errno not in _NOT_OURS:
             return _defect()
         place = "" if error.filename is None else f" ({error.filename})"
-        say_error(f"the system has no room for this, or does not allow it: {error.strerror}{place}")
+        say_error(f"the system has no space for this, or does not allow it: {error.strerror}{place}")
         return ExitCode.WRONG_USAGE
     except Exception:
         return _defect()
@@ -127,7 +127,7 @@ def _check_working_folder() -> None:
     try:
         os.getcwd()
     except OSError as error:
-        raise MemprofError("the folder that this runs in does not exist any more; change to another one") from error
+        raise MemprofError("the working folder no longer exists; change to another one") from error
 
 
 def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], NoReturn]:

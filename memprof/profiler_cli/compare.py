@@ -64,14 +64,14 @@ def with_folders_opened(what: list[str]) -> list[str]:
 _What = Annotated[
     list[str],
     typer.Argument(
-        help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof, or a folder of them) to"
-        " set side by side.",
+        help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof, or a folder of them) "
+        "to compare.",
         metavar="WORKLOAD|CAPTURE...",
         callback=with_folders_opened,
     ),
 ]
 _Reference = Annotated[
-    str | None, typer.Option("--reference", help="The row to compare with, by default the first.", metavar="LABEL")
+    str | None, typer.Option("--reference", help="The reference row, by default the first.", metavar="LABEL")
 ]
 _Output = Annotated[
     Path | None,
@@ -82,8 +82,8 @@ _Output = Annotated[
         metavar="FOLDER|FILE",
     ),
 ]
-_By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
-_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows, the least of it first.")]
+_By = Annotated[ComparedBy | None, typer.Option("--by", help="Break the differences down.")]
+_Sort = Annotated[Order, typer.Option("--sort", help="Sort the rows by this, smallest first.")]
 
 
 @options.with_groups

@@ -59,7 +59,7 @@ def finish_streams() -> bool:
         try:
             stream.flush()
         except OSError as error:
-            _drop_what_is_left(stream)
+            _discard_remaining(stream)
             if stream is sys.stdout and not isinstance(error, BrokenPipeError):
                 say_error(f"the output cannot be written: {error.strerror}")
                 return False
@@ -112,7 +112,7 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
         A function to call with the name of each stage as it begins.
     """
     if not sys.stderr.isatty():
-        yield lambda stage: _say_stage(what, stage)
+        yield lambda stage: _print_stage(what, stage)
         return
     with _progress() as progress:
         task = progress.add_task(what)
@@ -143,7 +143,7 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
 
         def say_with_outlook(label: str, stage: str) -> None:
             left = outlook(label, stage)
-            _say_stage(label, stage, f" ({left})" if left else "")
+            _print_stage(label, stage, f" ({left})" if left else "")
 
         yield say_with_outlook
         return
@@ -179,7 +179,7 @@ def _progress() -> Progress:
     return Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet)
 
 
-def _say_stage(what: str, stage: str, outlook: str = "") -> None:
+def _print_stage(what: str, stage: str, outlook: str = "") -> None:
     """A line for a log: whoever reads it sees that something goes on."""
     say(f"{what}: {stage}{outlook}" if stage in _ENDS else f"{what}: {stage} ...")
 
@@ -232,7 +232,7 @@ def write(data: str | bytes) -> None:
             stream.write(data.encode(encoding, errors="replace").decode(encoding))
         stream.flush()
     except OSError as error:
-        _drop_what_is_left(stream)
+        _discard_remaining(stream)
         if not isinstance(error, BrokenPipeError):
             raise MemprofError(f"the output cannot be written: {error.strerror}") from error
 
@@ -270,10 +270,10 @@ def _print(text: str, *, label: str = "") -> None:
         _stderr().print(markup, highlight=False, soft_wrap=True)
         sys.stderr.flush()
     except OSError:
-        _drop_what_is_left(sys.stderr)
+        _discard_remaining(sys.stderr)
 
 
-def _drop_what_is_left(stream: TextIO) -> None:
+def _discard_remaining(stream: TextIO) -> None:
     """What is in a stream's buffer would fail again when Python exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

@@ -26,7 +26,7 @@ def doctor() -> None:
             findings.append(_try_compile(target, is_complete))
     write_table(("", "what", "found"), [(_MARKS[each.ok], each.what, each.found) for each in findings])
     for advice in dict.fromkeys(each.advice for each in findings if each.ok is False and each.advice):
-        say(f"to get what is missing: {advice}")
+        say(f"to install the missing parts: {advice}")
 
 
 def _try_compile(target: Target, is_complete: bool) -> Finding:

@@ -38,13 +38,15 @@ def format_for(name: str | None, path: Path | None) -> str:
         return name or TERMINAL
     ending = _format_of(path)
     if is_capture(path.name):
-        raise MemprofError(f"{path} is the name of a capture, and a report would be written: end it in {_endings()}")
+        raise MemprofError(
+            f"{path} is the name of a capture, but a report would be written: use the ending {_endings()}"
+        )
     if name is None and ending is None and path.suffix:
         raise MemprofError(
-            f"{path} ends in {path.suffix}, which is no format: end it in {_endings()}, or give --format"
+            f"{path} ends in {path.suffix}, which is not a format: use the ending {_endings()}, or give --format"
         )
     if name is not None and ending is not None and ending != name:
-        raise MemprofError(f"{path} is the name of a report as {ending}, and --format says {name}: change one of them")
+        raise MemprofError(f"{path} names a report as {ending}, but --format says {name}: change one of them")
     return name or ending or TERMINAL
 
 

@@ -30,8 +30,8 @@ _Programs = Annotated[
     list[Path],
     typer.Option(
         "--program",
-        help="What may have run: captures, a folder of captures that `memprof watch` wrote, or what `memprof import`"
-        " takes; repeatable.",
+        help="Programs that may have run: captures, a folder of captures from `memprof watch`, or inputs of "
+        "`memprof import`; repeatable.",
         metavar="PATH",
     ),
 ]

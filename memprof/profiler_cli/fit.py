@@ -30,15 +30,15 @@ _FIRST_MESH = "8"  # where `--vary devices` begins, unless --mesh says otherwise
 _Memory = Annotated[
     str | None,
     typer.Option(
-        "--memory", help="Memory of the device, 40GiB for example; by default the target's.", metavar="AMOUNT"
+        "--memory", help="Memory of the device, for example 40GiB; by default the target's.", metavar="AMOUNT"
     ),
 ]
 _Vary = Annotated[
     str | None,
     typer.Option(
         "--vary",
-        help="The field that is varied, a whole number; by default batch_size. devices: the smallest mesh on which it"
-        " fits.",
+        help="The integer field to vary; by default batch_size. devices: find the smallest mesh on which the step "
+        "fits.",
         metavar="FIELD",
     ),
 ]
@@ -46,8 +46,8 @@ _Against = Annotated[
     str | None,
     typer.Option(
         "--against",
-        help="Another field: the largest value is found for each of its values, FIELD=1024,4096. Without values: from a"
-        " quarter of its own value to four times that.",
+        help="Find the largest value for each value of another field, FIELD=1024,4096. Without values: from a "
+        "quarter to four times its own value.",
         metavar="FIELD",
     ),
 ]
@@ -56,7 +56,7 @@ _Reserve = Annotated[
     typer.Option(
         "--reserve",
         hidden=True,
-        help="What must stay free of the memory pool: 2GiB, or 6% of the card; by default nothing.",
+        help="Memory of the pool to keep free: 2GiB, or 6% of the card; by default 0.",
         metavar="AMOUNT",
     ),
 ]
@@ -74,8 +74,8 @@ _Technique = Annotated[
         "--techniques",
         metavar="NAME",
         autocompletion=options.complete_techniques,
-        help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given. Also "
-        "--techniques.",
+        help="Techniques to apply, joined with +: bf16+donate; auto finds the techniques with which the given "
+        "batch fits. Also --techniques.",
     ),
 ]
 _Steps = Annotated[
@@ -84,7 +84,7 @@ _Steps = Annotated[
         "--steps",
         min=1,
         max=options.MOST,
-        help="With auto: run the cheapest that fit, and rank them by their time.",
+        help="With auto: run the cheapest fitting combinations and rank them by time.",
     ),
 ]
 _Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")]
@@ -195,7 +195,7 @@ def fit(
 def _check_together(techniques: str) -> None:
     """Raises `MemprofError` for auto among other techniques, since it chooses among all."""
     if techniques != AUTO and AUTO in techniques.split("+"):
-        raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
+        raise MemprofError("auto chooses among all techniques: give only auto, or name the techniques without it")
 
 
 def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rendering) -> None:
@@ -290,6 +290,6 @@ def _print_cheapest_techniques(
     if result.answer is None:
         smallest = result.smallest
         raise NothingFitsError(
-            f"nothing fits: the smallest that was compiled, {smallest.name}, takes {smallest.footprint_bytes:,} bytes"
+            f"no combination fits: the smallest compiled one, {smallest.name}, takes {smallest.footprint_bytes:,} bytes"
             f" of {result.budget_bytes:,}; {smallest.verdict.sentence if smallest.verdict else ''}"
         )

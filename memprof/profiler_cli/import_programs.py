@@ -44,7 +44,12 @@ _Programs = Annotated[
 ]
 _Largest = Annotated[
     int | None,
-    typer.Option("--largest", min=1, max=options.MOST, help="Capture so many programs, the largest first; else one."),
+    typer.Option(
+        "--largest",
+        min=1,
+        max=options.MOST,
+        help="The number of programs to capture, the largest first; by default one.",
+    ),
 ]
 _Output = Annotated[
     Path | None,
@@ -59,7 +64,9 @@ _Output = Annotated[
 _Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="What the programs were compiled for, where they do not say it, or are to be.", metavar="NAME",
+        "--target",
+        help="The device of the programs, if they do not name it; StableHLO is compiled for it.",
+        metavar="NAME",
         autocompletion=options.complete_targets,
     ),
 ]  # fmt: skip
@@ -108,10 +115,10 @@ def import_programs(
     if snapshots and len(snapshots) < len(paths):
         raise MemprofError("import either memory snapshots of PyTorch or compiled programs")
     if snapshots and (program or largest or role):
-        raise MemprofError("--program, --largest and --role are for compiled programs, and a memory snapshot has none")
+        raise MemprofError("--program, --largest and --role apply to compiled programs, but a memory snapshot has none")
     for path in paths:
         if is_capture(str(path)):
-            raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
+            raise MemprofError(f"{path} is a memprof capture: show it with `memprof show`")
     profile = memory_profile_in(paths)
     if profile is not None:
         print_profile(profile, program, rendering(None, output=output, force=force, width=width))
@@ -135,7 +142,7 @@ def import_programs(
             captures = [import_snapshot(path, target=aim) for path in snapshots]
             reports = [analyze(capture) for capture in captures]
         written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
-        _say_written(reports, written, show)
+        _print_written(reports, written, show)
         return
     with stages("import") as stage:
         found: list[tuple[FoundProgram, Sizes]] = []
@@ -163,10 +170,10 @@ def import_programs(
     written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
     for each_damaged in damaged:
         say(f"left out: {each_damaged}")
-    _say_written(reports, written, show)
+    _print_written(reports, written, show)
 
 
-def _say_written(reports: Sequence[Report], written: Sequence[Path], show: Rendering) -> None:
+def _print_written(reports: Sequence[Report], written: Sequence[Path], show: Rendering) -> None:
     """Print the report of a single capture, and where captures are."""
     if len(reports) == 1:
         print_report(reports[0], show.of_capture(written[0]))

@@ -90,7 +90,7 @@ def kept_captures(
     if output is not None:
         yield KeptCaptures(output, with_source=with_source)
         return
-    with _first_of_its_own(Path(name), is_of_it) as folder:
+    with _first_unused(Path(name), is_of_it) as folder:
         try:
             yield KeptCaptures(folder, with_source=with_source)
         finally:
@@ -113,7 +113,7 @@ def _is_among(paths: Iterator[Path], capture: Capture) -> bool:
 
 
 @contextmanager
-def _first_of_its_own(path: Path, is_of_it: Callable[[Capture], bool]) -> Iterator[Path]:
+def _first_unused(path: Path, is_of_it: Callable[[Capture], bool]) -> Iterator[Path]:
     for folder in numbered(path):
         if not os.path.lexists(folder):
             with suppress(FileExistsError):  # another command was quicker
@@ -132,7 +132,7 @@ def _make(folder: Path) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise MemprofError(f"The folder {folder} cannot be made: {error.strerror or error}") from error
+        raise MemprofError(f"The folder {folder} cannot be created: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def main(*, verdict_first: bool = False) -> NoReturn:
     Args:
         verdict_first: whether reports begin with their verdict: an agent sees the first page of them.
     """
-    if _compiles_a_workload(sys.argv[1:]):
+    if _compiles_workload(sys.argv[1:]):
         from memprof.sources.jax.processes.forked_process import SERVER
 
         SERVER.prepare()
@@ -35,7 +35,7 @@ def main(*, verdict_first: bool = False) -> NoReturn:
     run_and_exit()
 
 
-def _compiles_a_workload(arguments: Sequence[str]) -> bool:
+def _compiles_workload(arguments: Sequence[str]) -> bool:
     """Whether a workload of ours is named; the user's own code has a process that imports JAX itself."""
     is_asked = bool(arguments) and arguments[0] in _COMPILING and _HELP.isdisjoint(arguments)
     if "torch" in arguments and "jax" not in arguments:  # --framework torch: nothing of JAX is imported

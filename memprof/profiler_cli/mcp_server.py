@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _INSTRUCTIONS = (
-    "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
-    " there. A step is a built-in workload (transformer, mlp, decoder) or FILE.py:NAME, where NAME is a function that"
-    " returns memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits the pool that JAX"
-    " takes of the card, 75% by default; `live peak` is the most that is live at once. A long answer ends in a handle"
-    " for the tool `more`."
+    "Accounts for every byte of device memory of a JAX training step, by compiling it for a GPU that may be absent. "
+    "A step is a built-in workload (transformer, mlp, decoder) or FILE.py:NAME, where NAME is a function that "
+    "returns memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits JAX's pool, 75% of the "
+    "card by default; `live peak` is the most memory that is live at once. A long answer ends in a handle for the "
+    "tool `more`."
 )
 
 

@@ -53,7 +53,7 @@ Step = Annotated[
 Target = Annotated[
     str,
     Field(
-        description="The device to compile for, which need not exist here; `list_names` has all.",
+        description="The device to compile for, which may be absent; `list_names` has all.",
         examples=["a100-40gb", "v5e", "cpu"],
     ),
 ]
@@ -84,14 +84,14 @@ Mesh = Annotated[
 ]
 Pool = Annotated[
     str,
-    Field(description="JAX's share of the card's memory to judge by. Empty: as JAX takes it, 75%.", examples=["0.9"]),
+    Field(description="JAX's share of the card's memory for the verdict. Empty: JAX's default, 75%.", examples=["0.9"]),
 ]
 Capture = Annotated[
     str,
     Field(description="A file that `run` or `import_programs` has written.", examples=["mlp-tiny-cpu.memprof"]),
 ]
 Memory = Annotated[
-    str, Field(description="A budget of device memory. Empty: the pool that JAX has on the target.", examples=["30GiB"])
+    str, Field(description="A budget of device memory. Empty: JAX's pool on the target.", examples=["30GiB"])
 ]
 
 
@@ -148,7 +148,7 @@ class Tools:
         rows: Annotated[
             tuple[str, ...],
             Field(
-                description="The techniques of each row; the others are compared with the first.",
+                description="The techniques of each row; the first row is the reference.",
                 examples=[["baseline", "bf16", "bf16+remat"]],
             ),
         ],
@@ -293,10 +293,13 @@ class Tools:
 
     async def explain(
         self,
-        log: Annotated[str, Field(description="The log of a run that died out of memory.", examples=["slurm-1.out"])],
+        log: Annotated[str, Field(description="The log of a run that ran out of memory.", examples=["slurm-1.out"])],
         program: Annotated[
             str,
-            Field(description="A capture or a dump of what may have run. Empty: none.", examples=["step.memprof"]),
+            Field(
+                description="A capture or a dump of a program that may have run. Empty: none.",
+                examples=["step.memprof"],
+            ),
         ] = "",
     ) -> str:
         """Explain why a run died out of memory: what was asked for, what was free, and which buffer it was."""
@@ -345,7 +348,7 @@ class Tools:
     ) -> str:
         """Give the next page of an answer that was too long."""
         if handle not in self._answers:
-            raise ToolError(f"there is no answer {handle!r}; the last {_MOST_KEPT} long answers are kept")
+            raise ToolError(f"the answer {handle!r} does not exist; only the last {_MOST_KEPT} long answers are kept")
         return self._page(handle, page)
 
     async def _of_step(self, command: str, step: str, options: list[str]) -> str:
@@ -356,16 +359,14 @@ class Tools:
     def _check_code(self, code: str, command: str) -> None:
         if not self._with_user_code:
             raise ToolError(
-                f"{command} would run the code of {code}, which this server refuses (--no-user-code): take a built-in"
-                " workload, a capture or a dump"
+                f"{command} would run the code of {code}, which this server rejects (--no-user-code): use a built-in "
+                "workload, a capture or a dump"
             )
 
     async def _answer(self, command: str, *arguments: str, subject: str, caveat: str = _CAVEAT) -> str:
         """Run a command; its output, or the first page of it."""
         if subject.startswith("-"):
-            raise ToolError(
-                f"'{subject[:_LONGEST_ARGUMENT]}' is an option, but the name of what to look at was expected"
-            )
+            raise ToolError(f"'{subject[:_LONGEST_ARGUMENT]}' is an option, but the name of a subject was expected")
         text = await _output(command, *arguments)
         whole = "\n".join(part for part in (text, caveat) if part)
         if len(whole) <= MOST_CHARS:

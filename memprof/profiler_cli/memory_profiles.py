@@ -64,6 +64,8 @@ def print_profile_diff(before: Path, after: MemoryProfile, show: Rendering) -> N
     show.check_shows_documents("a difference of memory profiles")
     earlier = memory_profile(before)
     if earlier is None:
-        raise MemprofError(f"{before} is no memory profile of JAX, but {after.name} is: --diff compares two of a kind")
+        raise MemprofError(
+            f"{before} is not a JAX memory profile, but {after.name} is: --diff compares two files of the same kind"
+        )
     document = memory_profile_diff_document(earlier, after, top=show.options.top)
     print_document(document, memory_profile_diff_json(earlier, after), show)

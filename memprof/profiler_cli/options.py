@@ -105,11 +105,11 @@ class EngineName(StrEnum):
 
 Engine = Annotated[
     EngineName,
-    typer.Option("--engine", hidden=True, help="What runs an inference step; tensorrt needs the extra tensorrt."),
+    typer.Option("--engine", hidden=True, help="The engine of an inference step; tensorrt needs the extra tensorrt."),
 ]
 Engines = Annotated[
     list[EngineName],
-    typer.Option("--engine", hidden=True, help="What runs the rows; repeat it for rows of both."),
+    typer.Option("--engine", hidden=True, help="The engine of the rows; repeat it for rows of both."),
 ]
 Workload = Annotated[
     str,
@@ -122,7 +122,7 @@ Workload = Annotated[
     ),
 ]
 ScriptArguments = Annotated[
-    list[str], typer.Argument(help="After --: arguments for your own code, in sys.argv.", metavar="-- ARGS")
+    list[str], typer.Argument(help="After --: arguments of your own code, in sys.argv.", metavar="-- ARGS")
 ]
 CaptureFile = Annotated[
     Path | None,
@@ -148,18 +148,18 @@ Rows = Annotated[
 Steps = Annotated[
     int | None,
     typer.Option(
-        "--steps", min=1, max=MOST, help="Also run N steps on the device of this machine, and measure them.",
+        "--steps", min=1, max=MOST, help="Also run N steps on the local device, and measure them.",
         rich_help_panel=DEVICE_OPTIONS,
     ),
 ]  # fmt: skip
-_POOL_HELP = "JAX's share of the card's memory: 0.9 or 90%; by default as the environment says, else 75%."
+_POOL_HELP = "JAX's share of the card's memory: 0.9 or 90%; by default from the environment, else 75%."
 Pool = Annotated[str | None, typer.Option("--pool", help=_POOL_HELP, metavar="SHARE", rich_help_panel=DEVICE_OPTIONS)]
 HiddenPool = Annotated[str | None, typer.Option("--pool", help=_POOL_HELP, metavar="SHARE", hidden=True)]
 Jobs = Annotated[
     int | None,
     typer.Option(
         "--jobs", min=1, max=MOST_JOBS, hidden=True, envvar="MEMPROF_JOBS",
-        help="Compiles at a time; by default as cores and memory allow.",
+        help="The number of parallel compiles; by default as cores and memory allow.",
     ),
 ]  # fmt: skip
 Save = Annotated[
@@ -324,7 +324,7 @@ class CompileOptions(TargetOptions):
         float | None,
         typer.Option(
             "--timeout", min=1, max=MOST_SECONDS, hidden=True, envvar="MEMPROF_TIMEOUT", metavar="SECONDS",
-            help="End a compile after this time.",
+            help="Abort a compile after this time.",
         ),
     ] = None  # fmt: skip
     cache: Annotated[
@@ -338,14 +338,14 @@ class CompileOptions(TargetOptions):
         bool,
         typer.Option(
             "--complete", hidden=True, envvar="MEMPROF_COMPLETE",
-            help="Compile to the end, not to XLA's plan alone, and compare the two totals.",
+            help="Compile completely, not only to XLA's plan, and compare the two totals.",
         ),
     ] = False  # fmt: skip
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster", hidden=True, envvar="MEMPROF_CLUSTER", metavar="ADDRESS",
-            help="Lower steps here, and compile them on a running Dask cluster: tcp://HOST:8786.",
+            help="Lower steps locally, and compile them on a running Dask cluster: tcp://HOST:8786.",
         ),
     ] = None  # fmt: skip
 

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 _Memory = Annotated[
     str | None,
-    typer.Option(
-        "--memory", help="What the footprint may be, 30GiB for example; by default JAX's pool.", metavar="AMOUNT"
-    ),
+    typer.Option("--memory", help="The memory budget, for example 30GiB; by default JAX's pool.", metavar="AMOUNT"),
 ]
 _WithCurve = Annotated[
     bool,
-    typer.Option("--curve", help="Compile choices for further budgets too, and JAX's built-in policies."),
+    typer.Option("--curve", help="Also compile plans for other budgets, and JAX's built-in policies."),
 ]
 _Allow = Annotated[
     str | None,
@@ -46,7 +44,7 @@ _Techniques = Annotated[
         "--techniques",
         metavar="NAME",
         autocompletion=options.complete_techniques,
-        help="What to apply first, joined with +: bf16+donate.",
+        help="Techniques to apply first, joined with +: bf16+donate.",
     ),
 ]
 _Output = Annotated[

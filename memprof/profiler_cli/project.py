@@ -50,7 +50,9 @@ def project_defaults(command: str, given: Mapping[str, Any]) -> dict[str, str]:
         if key not in _COMMANDS:
             raise MemprofError(f"{path}: {unknown_name('key of [tool.memprof]', key, _COMMANDS)}")
         if not isinstance(value, str) or not value.strip():
-            raise MemprofError(f"{path}: {key} of [tool.memprof] is {value!r}, but a text was expected, as on --{key}")
+            raise MemprofError(
+                f"{path}: {key} of [tool.memprof] is {value!r}, but a string was expected, as on --{key}"
+            )
     chosen = {
         key: value
         for key, value in table.items()
@@ -76,7 +78,7 @@ def _table_upwards() -> tuple[Path, dict[str, Any]]:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             if b"tool.memprof" not in path.read_bytes():
                 continue  # it is not for us to complain of
-            raise MemprofError(f"{path} is no TOML, so it is not known what [tool.memprof] says: {error}") from error
+            raise MemprofError(f"{path} is not valid TOML, so [tool.memprof] cannot be read: {error}") from error
         tools = content.get("tool")
         table = tools.get("memprof") if isinstance(tools, dict) else None
         if table is not None and not isinstance(table, dict):

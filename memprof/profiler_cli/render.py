@@ -87,7 +87,7 @@ def rendering(
     name = format_for(name, output)
     format_ = format_named(name)
     if output is None and format_.is_file and sys.stdout.isatty():
-        raise MemprofError(f"{name} is not for a terminal: write it to a file with `> report{format_.suffix}`")
+        raise MemprofError(f"{name} cannot be shown in a terminal: write it to a file with `> report{format_.suffix}`")
     if output is not None:
         check_writable(output, overwrite=force)
     is_terminal = name == TERMINAL

@@ -43,7 +43,7 @@ _Advise = Annotated[
 ]
 _Verify = Annotated[
     bool,
-    typer.Option("--verify", hidden=True, help="As `memprof advise` does: compile the changes."),
+    typer.Option("--verify", hidden=True, help="Compile the changes, as `memprof advise` does."),
 ]
 
 
@@ -139,7 +139,8 @@ def run(
         del fresh  # the decoded program takes much memory
     if verify and report.measured is not None and report.measured.num_processes > 1:
         raise MemprofError(
-            f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"
+            f"--verify applies to a single process, but this is one of {report.measured.num_processes} of a job: "
+            "leave it out"
         )
     if verify and framework is options.FrameworkName.JAX and engine is options.EngineName.XLA:
         found = compiled_advice(subject, techniques, aim, settings, judged_by)[1]

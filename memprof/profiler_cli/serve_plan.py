@@ -64,7 +64,9 @@ def serve_plan(
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("the plan of a server")
     if not is_reference(server):
-        raise MemprofError(f"{server} is no server: name a memprof.ServingSpec of yours, engine.py:engine_spec")
+        raise MemprofError(
+            f"{server} is not a server: name your memprof.ServingSpec, for example engine.py:engine_spec"
+        )
     subject = find_subject(server, overrides=overrides, arguments=arguments)
     target, settings, judged_by = compiling.resolved(), compiling.settings(), options.chosen_pool(pool)
     task = subject.task("", target=target, settings=settings)

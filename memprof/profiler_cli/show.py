@@ -26,19 +26,21 @@ def show(
     *,
     diff: Annotated[
         Path | None,
-        typer.Option("--diff", help="An earlier capture: show what grew and what shrank since.", metavar="CAPTURE"),
+        typer.Option(
+            "--diff", help="An earlier capture: show the buffers that grew or shrank since.", metavar="CAPTURE"
+        ),
     ] = None,
     why: Annotated[
         str | None,
         typer.Option(
             "--why",
-            help="Why a buffer is live at the peak: its HLO name, or whatever a report prints of it (an op name, a"
-            " source line, a module, a shape), or a part of that.",
+            help="Explain why a buffer is live at the peak: its HLO name, or a name from a report (an op name, "
+            "source line, module or shape), or part of one.",
             metavar="NAME",
         ),
     ] = None,
     pool: options.Pool = None,
-    by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
+    by: Annotated[By | None, typer.Option("--by", help="Show only this breakdown.")] = None,
     output: options.ReportFile = None,
     force: options.Force = False,
     full: options.Full = False,
@@ -80,11 +82,11 @@ def show(
     capture = capture_or_latest(capture)
     if shown.format == XPROF:
         if output is None:
-            raise MemprofError("--format xprof writes a log directory: say where with -o")
+            raise MemprofError("--format xprof writes a log directory: name it with -o")
         check_log_folder(output)
         saved = read_capture(capture)
         if saved.engine is not None:
-            raise MemprofError(f"{capture} holds an engine, and --format xprof is for XLA's programs")
+            raise MemprofError(f"{capture} holds an engine, but --format xprof applies to XLA's programs")
         session = write_compiled_session(saved, output, name=stem(saved))
         say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(output)}")
         return

@@ -24,9 +24,7 @@ _Steps = Annotated[
     int | None,
     typer.Option("--steps", min=1, max=options.MOST, help=f"Steps to trace, by default {_DEFAULT_STEPS}."),
 ]
-_ViewIt = Annotated[
-    bool, typer.Option("--view", help="Then open the log directory in TensorBoard, on this machine only.")
-]
+_ViewIt = Annotated[bool, typer.Option("--view", help="Open the log directory in TensorBoard, on this machine only.")]
 
 
 @options.with_groups

@@ -50,7 +50,7 @@ class Commands(TyperGroup):
             if name.endswith(".py"):
                 raise MemprofError(
                     f"{name} is a script: `memprof watch {shlex.join(args)}` runs it and accounts for all"
-                    f" of its programs, `memprof run {shlex.quote(name)}` compiles its first training step alone"
+                    f" of its programs, `memprof run {shlex.quote(name)}` compiles only its first training step"
                 )
             if name in _OTHER_NAMES:
                 raise MemprofError(f"there is no command '{name}': use {_OTHER_NAMES[name]}")
@@ -222,7 +222,7 @@ def _check(param: Any, found: object, *, num_times: int) -> None:
         if isinstance(text, str) and len(text) > _LONGEST_VALUE:
             raise MemprofError(f"{name} is longer than {_LONGEST_VALUE:,} characters; make it shorter")
     if num_times > 1 and param.param_type_name == "option" and not param.multiple:
-        raise MemprofError(f"{name} is there {num_times} times, and takes one value; give it once")
+        raise MemprofError(f"{name} is given {num_times} times, but takes one value; give it once")
 
 
 def _written(param: Any, value: object) -> str:

@@ -61,13 +61,13 @@ def view(log_folder: Path) -> None:
 
 def _serve() -> None:
     """The server's process: TensorBoard, with its own arguments, until stdin closes, when the command is gone."""
-    threading.Thread(target=_end_with_the_command, daemon=True).start()
+    threading.Thread(target=_terminate_with_parent, daemon=True).start()
     from tensorboard.main import run_main
 
     run_main()
 
 
-def _end_with_the_command() -> None:
+def _terminate_with_parent() -> None:
     sys.stdin.buffer.read()
     os._exit(0)
 

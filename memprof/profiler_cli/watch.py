@@ -33,14 +33,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MOST_OF_JAX = 5  # the last operations of JAX itself, one of which may have run when memory was out
 _SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
 _Script = Annotated[str, typer.Argument(help="A script, as after `python`.", metavar="SCRIPT")]
-_Arguments = Annotated[list[str], typer.Argument(help="What the script finds in sys.argv.", metavar="ARGS")]
+_Arguments = Annotated[list[str], typer.Argument(help="The arguments of the script, in sys.argv.", metavar="ARGS")]
 _Module = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after `python -m`.")]
 _StopAfter = Annotated[
     str | None,
     typer.Option(
         "--stop-after",
-        help="End the script after so many programs of its own (3) or so much time (90s, 5m); with --target after the"
-        " first training step.",
+        help="End the script after this many of its own programs (3) or this time (90s, 5m); with --target after "
+        "the first training step.",
         metavar="N|TIME",
     ),
 ]
@@ -48,11 +48,12 @@ _FailIfNotFits = Annotated[
     bool,
     typer.Option(
         "--fail-if-not-fits",
-        help="Exit with 1 if the largest program does not fit JAX's default pool, or if the script compiled none.",
+        help="Exit with 1 if the largest program does not fit JAX's default pool, or if the script compiled no "
+        "program.",
     ),
 ]
 _Keep = Annotated[
-    int, typer.Option("--keep", min=0, max=options.MOST, help="Write captures of so many programs, the largest first.")
+    int, typer.Option("--keep", min=0, max=options.MOST, help="The number of programs to capture, the largest first.")
 ]
 _Output = Annotated[
     Path | None,
@@ -94,7 +95,7 @@ def watch(
     done.
     """
     if os.name == "nt":
-        raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another one")
+        raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another")
     from memprof.sources.jax.processes.work_folder import work_folder
     from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.sources.jax.watching.process import Script, end_by_signal, roomy_folder, run_script
@@ -110,7 +111,8 @@ def watch(
         if stop_after is not None or pool is not None:
             option = "--pool" if stop_after is None else "--stop-after"
             raise MemprofError(
-                f"{option} is for scripts of JAX; one of PyTorch is traced until its second step is done: leave it out"
+                f"{option} applies to JAX scripts; a PyTorch script is traced until its second step is done: leave "
+                "it out"
             )
         fits = _trace(script, arguments, target, show, folder, is_module=module, keep=keep)
         raise typer.Exit(ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE)
@@ -142,7 +144,7 @@ def watch(
         except (MemprofError, OSError) as error:  # of the report; the exit code is the script's
             say_error(str(error))
         if code == -signal.SIGKILL and not ended.by_memprof:
-            say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
+            say("the script was killed (SIGKILL), probably because the machine ran out of memory")
         for fault in read_faults(work):
             say(f"not recorded: {fault}")
     if code < 0 and not ended.by_memprof:
@@ -209,7 +211,7 @@ def _stop_after(text: str | None) -> StopAfter:
         return StopAfter()
     found = re.fullmatch(r"([0-9]{1,7})([smh]?)", text.strip())
     if found is None or int(found[1]) == 0:
-        raise MemprofError(f"--stop-after {text} is neither a number of programs nor a time: write 3, 90s or 5m")
+        raise MemprofError(f"--stop-after {text} is neither a number of programs nor a duration: write 3, 90s or 5m")
     if not found[2]:
         return StopAfter(num_programs=int(found[1]))
     return StopAfter(seconds=float(int(found[1]) * _SECONDS[found[2]]))

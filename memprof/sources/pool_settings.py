@@ -65,7 +65,8 @@ def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, 
     most = MOST_MEM_FRACTION if settings.unified_memory else 1.0
     if fraction is None or not 0 < fraction <= most:
         raise MemprofError(
-            f"{option}{text} is no share of the card's memory: write a number above 0 and up to 1, such as 0.9, or 90%"
+            f"{option}{text} is not a share of the card's memory: write a number above 0 and up to 1, such as 0.9, "
+            "or 90%"
         )
     # A fraction applies only to a pool.
     allocator = settings.allocator if settings.allocator.is_capped else Allocator.BFC
@@ -86,12 +87,12 @@ def _of_environment(environment: Mapping[str, str]) -> PoolSettings:
     new, old = environment.get(_FRACTION, ""), environment.get(_OLD_FRACTION, "")
     if new and old:
         raise MemprofError(
-            f"{_FRACTION} and {_OLD_FRACTION} are both set, which JAX refuses: unset {_OLD_FRACTION}, its old name"
+            f"{_FRACTION} and {_OLD_FRACTION} are both set, which JAX rejects: unset {_OLD_FRACTION}, its old name"
         )
     variable, text = (_OLD_FRACTION, old) if old else (_FRACTION, new)
     fraction = _number(text) if text else None
     if text and (fraction is None or not 0 < fraction <= MOST_MEM_FRACTION):
-        raise MemprofError(f"{variable}={text} is no share of the card's memory: set it to a number such as .9")
+        raise MemprofError(f"{variable}={text} is not a share of the card's memory: set it to a number such as .9")
     return PoolSettings(
         allocator=Allocator.BFC if name == _DEFAULT else Allocator(name),
         mem_fraction=fraction,

@@ -206,7 +206,7 @@ def build_trainer(choices: Plan, mesh: Mesh | None = None) -> Trainer:
     """Return the trainer. It makes both the abstract arguments of the step and real ones to run it."""
     from memprof.workloads.train_step import Trainer
 
-    assert choices.workload.build is not None, "a workload that trains nothing has no trainer"
+    assert choices.workload.build is not None, "a workload without training has no trainer"
     return Trainer(
         model=choices.workload.build(choices.config, choices.train_config),
         optimizer=choices.optimizer.create(choices.train_config),

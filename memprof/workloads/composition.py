@@ -87,7 +87,7 @@ def check_applicable(
         changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
         of_model = model_fields() | inference_fields() if trains else changed
         if changed & of_model - honours:
-            raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
+            raise MemprofError(f"Technique '{applied.label}' does not apply to {name}; leave it out.")
         if applied.technique.check_config is not None:
             applied.technique.check_config(config, train_config)
         check_axis(applied, axes)
@@ -150,7 +150,7 @@ def _check_composition(techniques: Sequence[AppliedTechnique]) -> None:
             other = decided_by.setdefault(field_name, applied)
             if other.technique is not applied.technique:
                 raise MemprofError(
-                    f"Techniques '{other.label}' and '{applied.label}' both decide {field_name}: give one of them."
+                    f"Techniques '{other.label}' and '{applied.label}' both set {field_name}: give only one of them."
                 )
 
 

@@ -22,22 +22,22 @@ from memprof.workloads import techniques as techniques_package
 
 # Names of the user's own step that code may take, with what they stand for. Code imports all others that it uses.
 STEP_NAMES = {
-    "step": "the function that is jitted",
+    "step": "the jitted function",
     "params": "the parameters",
-    "opt_state": "the state of the optimizer",
+    "opt_state": "the optimizer state",
     "loss": "the function of the parameters and the batch that is differentiated",
     "learning_rate": "the learning rate",
-    "optimizer": "the transformation of optax",
+    "optimizer": "the optax transformation",
     "gradients": "the gradients, before the update",
     "batch": "the batch",
-    "cache": "keys and values of earlier tokens",
-    "mesh": "the mesh of devices",
-    "block": "the function of a layer, whose first argument is the layer's parameters",
-    "body": "the function that a scan repeats",
-    "x": "an array between two layers, or the one that the advice is about",
+    "cache": "the keys and values of earlier tokens",
+    "mesh": "the device mesh",
+    "block": "the function that applies one layer; its first argument is the layer's parameters",
+    "body": "the body of a scan",
+    "x": "an array between two layers, or the array that the advice names",
     "q": "queries (batch, tokens, heads, width), before attention",
-    "k": "keys, likewise",
-    "v": "values, likewise",
+    "k": "keys, with the same axes",
+    "v": "values, with the same axes",
     "logits": "the logits",
 }
 _IMPORTS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "optax": "import optax"}

@@ -43,8 +43,8 @@ def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
     others = _SMALL ** (len(used) - 1)
     if num_devices % others:
         raise MemprofError(
-            f"--mesh {num_devices} cannot be split over the axes {', '.join(used)}: give a multiple of {others}, or the"
-            f" size of each axis, --mesh {','.join(f'{axis}={_SMALL}' for axis in used)} for example."
+            f"--mesh {num_devices} cannot be split over the axes {', '.join(used)}: give a multiple of {others}, or "
+            f"the size of each axis, for example --mesh {','.join(f'{axis}={_SMALL}' for axis in used)}."
         )
     largest = min(used, key=_LARGEST.index)
     return {axis: num_devices // others if axis == largest else _SMALL for axis in used}
@@ -74,12 +74,13 @@ def check_axis(applied: AppliedTechnique, axes: Mapping[str, int]) -> None:
         return
     if not axes:
         raise MemprofError(
-            f"Technique '{applied.label}' divides over several devices, and there is one: give --mesh 8 for example."
+            f"Technique '{applied.label}' shards over several devices, but there is only one: give --mesh 8, for "
+            "example."
         )
     mesh = ",".join(f"{name}={size}" for name, size in axes.items())
     raise MemprofError(
-        f"Technique '{applied.label}' divides over the axis {axis}, which --mesh {mesh} has not: add {axis}={_SMALL}"
-        " for example, or leave the technique out."
+        f"Technique '{applied.label}' shards over the axis {axis}, which --mesh {mesh} lacks: add {axis}={_SMALL}, "
+        "for example, or leave the technique out."
     )
 
 

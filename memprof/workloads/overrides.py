@@ -58,7 +58,9 @@ def apply_overrides(
             train_changes[name] = parse_value(name, value_text, train_types[name])
         elif name in technique_fields():
             owners = [technique.usage for technique in registry.techniques() if name in technique.sets]
-            raise MemprofError(f"Field '{name}' cannot be set, techniques decide it: choose from {', '.join(owners)}.")
+            raise MemprofError(
+                f"Field '{name}' cannot be set, because techniques decide it: choose from {', '.join(owners)}."
+            )
         else:
             raise unknown_name("field", name, [*model_types, *train_types])
     return dataclasses.replace(config, **model_changes), dataclasses.replace(train_config, **train_changes)
@@ -69,7 +71,7 @@ def split_override(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     if not (name and equals and value):
-        raise MemprofError(f"'{text}' is no setting: write field=value, for example batch_size=16.")
+        raise MemprofError(f"'{text}' is not a setting: write field=value, for example batch_size=16.")
     return name, value
 
 
@@ -81,7 +83,7 @@ def parse_value(name: str, text: str, annotation: Any) -> Any:
     value_types = [alternative for alternative in alternatives if alternative is not types.NoneType]
     value_type = value_types[0]
     if len(value_types) > 1 or not (value_type in _PARSERS or typing.get_origin(value_type) is typing.Literal):
-        raise MemprofError(f"{name} is a {annotation}, which cannot be written as a text: set it in the code.")
+        raise MemprofError(f"{name} is a {annotation}, which cannot be written as text: set it in the code.")
     if typing.get_origin(value_type) is typing.Literal:
         choices = typing.get_args(value_type)
         expected = f"one of {', '.join(choices)}"

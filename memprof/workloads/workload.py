@@ -78,7 +78,7 @@ class Workload(Generic[ConfigT]):
     teaching_rows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert (self.build is None) != (self.step is None), "a workload either trains a model or has a step of its own"
+        assert (self.build is None) != (self.step is None), "a workload either trains a model or has its own step"
 
     def trains(self, config: ConfigT) -> bool:
         """Whether its step is a training step."""

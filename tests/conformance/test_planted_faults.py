@@ -56,7 +56,7 @@ def test_a_checkpoint_around_the_wrong_module(monkeypatch):
     monkeypatch.setattr(blocks, "checkpointed", lambda module, part, config: checkpointed(module, others[part], config))
     verdict = judge(transformer_with("remat-mlp"), baseline())
     assert not verdict.took_effect
-    assert "of attention, where they were expected of mlp alone" in verdict.evidence
+    assert "of attention, but only those of mlp were expected" in verdict.evidence
 
 
 def test_a_checkpoint_around_the_last_norm_alone(monkeypatch):
@@ -66,7 +66,7 @@ def test_a_checkpoint_around_the_last_norm_alone(monkeypatch):
     assert report.program.num_recomputed_operations > 0
     verdict = judge(report, baseline())
     assert not verdict.took_effect
-    assert "nothing of attention and mlp is computed again" in verdict.evidence
+    assert "no operation of attention and mlp is recomputed" in verdict.evidence
 
 
 def test_an_accumulation_of_one():

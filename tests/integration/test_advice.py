@@ -157,7 +157,7 @@ def test_a_timeline_played_again_unchanged_gives_the_footprint(reports: Reports,
 def test_advice_of_a_saved_capture_needs_no_jax(memprof: Command, capture_path: Path) -> None:
     shown = memprof("advise", capture_path, **memprof.run_before_start(WITHOUT_JAX))
     assert shown.returncode == 0, shown.stderr
-    assert "What could be done" in shown.stdout
+    assert "Possible changes" in shown.stdout
 
 
 def test_advice_as_json_is_valid_and_that_of_the_report(memprof: Command, capture_path: Path) -> None:

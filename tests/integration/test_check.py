@@ -44,12 +44,12 @@ def test_a_capture_is_checked_without_compiling(memprof: Command, capture_path: 
     ("arguments", "fragment"),
     [
         ((), "there is nothing to check"),
-        (("--max", "lots"), "no amount of memory"),
+        (("--max", "lots"), "is not a memory size"),
         (("--fits", "h1000"), "There is no target 'h1000'"),
         (("--against", "missing.json"), "there is no baseline missing.json"),
         (("--fail-on", "footprint:+2%"), "not against what"),
         (("--max", "1GiB", "--format", "svg"), "a check is not shown as svg"),
-        (("--update",), "say with --against where"),
+        (("--update",), "name its file with --against"),
     ],
 )
 def test_mistakes_are_one_sentence(in_process: Commands, arguments: tuple[str, ...], fragment: str) -> None:

@@ -165,7 +165,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     assert running.returncode == 0
     failures = json.loads(stdout)["failures"]
     assert (len(failures), len(_captures(memprof.folder / "lost"))) == (2, 1)
-    why = f"the connection to the scheduler at {dask.address} was lost before this was compiled"
+    why = f"the connection to the scheduler at {dask.address} was lost before the program was compiled"
     assert {failure["reason"] for failure in failures} == {why}
 
 
@@ -181,8 +181,8 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
     monkeypatch.setenv("MEMPROF_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.5)
     assert sentence("tcp://127.0.0.1:9").startswith("no Dask scheduler answers at tcp://127.0.0.1:9 (Timed out")
-    assert sentence("here").startswith("'here' is no address of a Dask scheduler (missing port number")
-    assert sentence("ftp://host:1").startswith("'ftp://host:1' is no address of a Dask scheduler (unknown address")
+    assert sentence("here").startswith("'here' is not the address of a Dask scheduler (missing port number")
+    assert sentence("ftp://host:1").startswith("'ftp://host:1' is not the address of a Dask scheduler (unknown address")
     monkeypatch.setattr(module, "_CONNECT_SECONDS", 30)
     local = {"processes": False, "protocol": "tcp", "dashboard_address": ":0", "threads_per_worker": 1}
     with distributed.LocalCluster(n_workers=0, **local) as cluster:
@@ -195,7 +195,7 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
         cluster.scale(1)
         found = installed_version("jaxlib")
         assert sentence(address, jaxlib="0.1").endswith(
-            f" has jaxlib {found}, and 0.1 is here: its plans would be others; install the same version there"
+            f" has jaxlib {found}, but 0.1 is installed here, so its plans would differ; install the same version there"
         )
         assert " has no libtpu, and 1 is here" in sentence(address, libtpu="1")
         settings = CompileSettings(cluster=address)

@@ -314,7 +314,7 @@ class TestShow:
         code = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
         ended = memprof("list", "targets", program=("/bin/sh", "-c", code, "sh", *MAIN))
         assert (ended.returncode, ended.stdout) == (2, "")
-        assert_one_sentence(ended.stderr, "the folder that this runs in does not exist any more")
+        assert_one_sentence(ended.stderr, "the working folder no longer exists")
 
     def test_columns_that_are_no_number_are_left_out(self, memprof, capture_path):
         for columns in ("\u00b2", "wide", "9" * 30):
@@ -336,7 +336,7 @@ class TestMistakes:
             (["run", "mlp", "-t", "bf15"], ["no technique 'bf15'", "did you mean 'bf16'"]),
             (["run", "mlp", "-t", "bf16++donate"], ["bf16++donate"]),
             (["run", "mlp", "--set", "depth=3"], ["no field 'depth'", "hidden_size"]),
-            (["run", "mlp", "--set", "batch_size"], ["'batch_size' is no setting", "field=value"]),
+            (["run", "mlp", "--set", "batch_size"], ["'batch_size' is not a setting", "field=value"]),
             (["run", "mlp", "--set", "batch_size=many"], ["batch_size=many", "whole number"]),
             (["run", "mlp", "--set", "batch_size=0"], ["batch_size is 0", "above zero"]),
             (["run", "mlp", "--set", "optimizer=adamx"], ["no optimizer 'adamx'", "adamw"]),
@@ -358,9 +358,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("content", "fragment"),
         [
-            (b"nothing of the sort", "is no GPU target"),
+            (b"nothing of the sort", "is not a GPU target"),
             (b"\xff\xfe\x00", "cannot be read as text"),
-            (b"", "is no GPU target"),
+            (b"", "is not a GPU target"),
             (
                 b"gpu_device_info { device_memory_size: 1 cuda_compute_capability { major: 9 } no_such_field: 2 }",
                 "XLA does not accept",

@@ -67,8 +67,8 @@ def test_a_truncated_capture(memprof, capture_path):
     ("make", "sentence"),
     [
         (lambda parts: {**parts, PROGRAM: b"no proto at all"}, "program cannot be read"),
-        (lambda parts: {**parts, PROGRAM: b""}, "the capture's proto is no compiled HLO module"),
-        (without_trace, "the replay of the heap traces comes to another total"),
+        (lambda parts: {**parts, PROGRAM: b""}, "the capture's proto is not a compiled HLO module"),
+        (without_trace, "replaying the heap traces gives another total"),
         (
             lambda parts: with_manifest(parts, lambda manifest: manifest["compiler"].update(temp_bytes=1)),
             "differs from the compiler's total",

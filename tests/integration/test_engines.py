@@ -156,7 +156,7 @@ def test_a_dimension_that_varies_counts_at_its_maximum(tmp_path: Path) -> None:
     assert report["categories"]["forward_temps"] == 2 * 256 * 1024 * 4
     ended = _command("run", str(path), "--engine", "tensorrt")
     assert (ended.exit_code, type(ended.exception).__name__) != (0, "NoneType")
-    assert "the dimensions batch of model vary: give each its maximum" in str(ended.exception)
+    assert "the dimensions batch of model vary: give the maximum of each" in str(ended.exception)
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_what_tensorrt_does_not_take_has_a_sentence(tmp_path: Path) -> None:
         (["decoder", "--preset", "tiny", "-t", "int8-weights"], "TensorRT quantises weights with -t int8-qdq"),
         (["mlp", "--target", "a100-40gb"], "does not support a100-40gb, whose compute capability is 8.0"),
         (["mlp", "--target", "v100-16gb"], "does not support v100-16gb, whose compute capability is 7.0"),
-        (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, and cpu is none"),
-        ([str(tmp_path / "no.onnx")], "is no ONNX model, or a damaged one"),
+        (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, but cpu is not one"),
+        ([str(tmp_path / "no.onnx")], "is not an ONNX model, or is damaged"),
         ([str(tmp_path / "none.onnx")], "there is no file"),
         (["mlp", "-t", "donate"], "Technique 'donate' does not apply to mlp"),
         (["mlp", "--preset", "tiny", "-t", "dynamic-length"], "does not apply to mlp: it has no such size"),

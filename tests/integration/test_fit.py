@@ -75,10 +75,10 @@ def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        (("--memory", "40 bananas"), ("'40 bananas' is no amount of memory",)),
+        (("--memory", "40 bananas"), ("'40 bananas' is not a memory size",)),
         ((), ("the CPU has no fixed amount of memory", "--memory")),
         (("--memory", "1GiB", "--reserve", "2GiB"), ("leaves nothing of the memory",)),
-        (("--memory", "1GiB", "--reserve", "a lot"), ("'a lot' is no amount of memory",)),
+        (("--memory", "1GiB", "--reserve", "a lot"), ("'a lot' is not a memory size",)),
         (("--memory", "1GiB", "--set", "batch_size=many"), ("batch_size", "many")),
         (("--memory", "1GiB", "--set", "batch_size=0"), ("batch_size is 0",)),
         (("--memory", "1GiB", "--vary", "hidden"), ("There is no number to vary", "batch_size")),

@@ -120,8 +120,8 @@ def test_a_step_as_it_is_cannot_be_changed(memprof: Command) -> None:
         (("-t", "auto", "--vary", "batch_size"), "--vary looks for the largest value"),
         (("-t", "auto", "--multiple-of", "2"), "--multiple-of looks for the largest value"),
         (("-t", "auto+bf16"), "auto chooses among all techniques"),
-        (("-t", "bf16", "--steps", "2"), "--steps is for --techniques auto"),
-        (("-t", "bf16", "--jobs", "2"), "--jobs is for --techniques auto"),
+        (("-t", "bf16", "--steps", "2"), "--steps applies to --techniques auto"),
+        (("-t", "bf16", "--jobs", "2"), "--jobs applies to --techniques auto"),
     ],
 )
 def test_options_of_the_other_question_are_refused(

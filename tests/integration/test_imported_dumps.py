@@ -132,7 +132,7 @@ def test_what_is_lowered_needs_a_target_and_one_device(tmp_path: Path) -> None:
     path = tmp_path / "step.mlir"
     text = "module @jit_f attributes {mhlo.num_partitions = 8 : i32} { func.func @main() { stablehlo.return } }"
     path.write_text(text)
-    with pytest.raises(MemprofError, match="say for what with --target"):
+    with pytest.raises(MemprofError, match="name a target with --target"):
         compile_lowered(path, text.encode(), None, progress=lambda stage: None)
     with pytest.raises(MemprofError, match="lowered for several devices"):
         compile_lowered(path, text.encode(), resolve("cpu"), progress=lambda stage: None)

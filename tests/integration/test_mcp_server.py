@@ -125,7 +125,7 @@ def test_user_code_is_refused_where_the_configuration_says_so(memprof: Command) 
         ):
             result = await client.call_tool(tool, arguments)
             assert result.is_error
-            assert "which this server refuses" in text(result)
+            assert "which this server rejects" in text(result)
         assert not (await client.call_tool("list_names", {})).is_error
 
     with_server(memprof, ask, "--no-user-code")

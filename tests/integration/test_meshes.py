@@ -185,7 +185,7 @@ def test_memory_of_collectives_in_a_colour_of_its_own_is_memory_of_the_device() 
     # The weight of this device and 8 rows of the batch, the sum, and in the other colour the copy that is sent.
     assert profile.live_peak_bytes == (part + 4 * BATCH * WIDTH // 8) + 4 + whole + part
     assert profile.report.footprint_bytes == totals.argument_bytes + totals.output_bytes + totals.temp_bytes
-    assert "in memory that is taken for collectives" in {each.evidence for each in profile.report.temp_buffers}
+    assert "in memory reserved for collectives" in {each.evidence for each in profile.report.temp_buffers}
 
 
 def test_what_the_partitioner_warns_of_is_a_note_with_the_place_in_the_code(
@@ -235,18 +235,18 @@ def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
     ]
     refused = memprof("run", str(example), *small, "--no-save", "--target", "a100-40gb")
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "lie on a mesh of 8 h100-80gb, which is their target" in refused.stderr
+    assert "are on a mesh of 8 h100-80gb, which determines the target" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: memprof.mesh("h100-80gb", {}), "the size of each axis by its name was expected"),
+        (lambda: memprof.mesh("h100-80gb", {}), "a mapping from axis names to sizes was expected"),
         (lambda: memprof.mesh("h100-80gb", {"data": 0}), "the axis data has the size 0"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, hosts=3), "give a divisor of 8"),
         (lambda: memprof.mesh("cpu", {"data": 8}), "'cpu' is neither"),
         (lambda: memprof.mesh("local", {"data": 8}), "'local' is neither"),
-        (lambda: memprof.mesh("h100", {"data": 8}), "'h100' is the beginning of several targets"),
+        (lambda: memprof.mesh("h100", {"data": 8}), "'h100' matches several targets"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=[]), "one jax.sharding.AxisType for each"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types="Auto"), "one jax.sharding.AxisType for each"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=("Auto",)), "one jax.sharding.AxisType for each"),
@@ -266,11 +266,11 @@ def test_arguments_on_two_meshes_or_beside_another_target_are_refused() -> None:
     one, other = (memprof.mesh("h100-80gb", {"data": 8}) for _ in range(2))
     (_, _), x = arguments(WAYS["dp"], one)
     (params, _), _ = arguments(WAYS["dp"], other)
-    with pytest.raises(MemprofError, match="lie on 2 meshes of other devices"):
+    with pytest.raises(MemprofError, match="use 2 meshes of different devices"):
         memprof.profile(loss, params, x)
-    with pytest.raises(MemprofError, match="lie on a mesh of 8 h100-80gb, which is their target"):
+    with pytest.raises(MemprofError, match="are on a mesh of 8 h100-80gb, which determines the target"):
         memprof.profile(lambda x: x * 2, x, target="l4")
     half = NamedSharding(Mesh(one.devices[:4], ("data",)), P("data"))
     x = jax.ShapeDtypeStruct((8,), "float32", sharding=half)
-    with pytest.raises(MemprofError, match=r"over 4 of the 8 devices that memprof\.mesh gave: ask it for 4"):
+    with pytest.raises(MemprofError, match=r"over 4 of the 8 devices of memprof\.mesh: ask it for 4"):
         memprof.profile(lambda x: x * 2, x)

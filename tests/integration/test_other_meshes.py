@@ -152,37 +152,37 @@ def double(x: Any) -> Any:
     [
         (
             lambda: memprof.profile(double, on(ABSTRACT, "d", shape=(6, 64))),
-            "x has the shape (6, 64), and P('d',) on a mesh of {'d': 4, 't': 2} does not divide it evenly",
+            "x has the shape (6, 64), and P('d',) on a mesh of {'d': 4, 't': 2} does not divide evenly",
         ),
         (
             lambda: memprof.profile(double, on(Mesh(devices(8).reshape(4, 2), ("d", "d")), "d")),
-            "two axes of the step's mesh have the name d: give each a name of its own",
+            "two axes of the step's mesh are called d: give each a unique name",
         ),
         (
             lambda: memprof.profile(double, on(Mesh(devices(8)[:4], ("d",)), "d")),
-            "over 4 of the 8 devices that memprof.mesh gave: ask it for 4",
+            "over 4 of the 8 devices of memprof.mesh: ask it for 4",
         ),
         (
             lambda: memprof.profile(double, on(ABSTRACT, "d"), target="cpu"),
-            "an abstract mesh of 8 devices, which names none",
+            "an abstract mesh of 8 devices, which does not name local devices",
         ),
         (
             lambda: memprof.profile(double, on(ABSTRACT, "d"), target="local"),
-            "an abstract mesh of 8 devices, which names none",
+            "an abstract mesh of 8 devices, which does not name local devices",
         ),
         (
             lambda: memprof.profile(lambda x, y: x + y, on(ABSTRACT, "d"), on(AbstractMesh((2,), ("d",)), "d")),
-            "the shardings of the step lie on 2 meshes of other devices: put all on one",
+            "the shardings of the step use 2 meshes of different devices: use a single mesh",
         ),
         (
             lambda: memprof.profile(
                 constrained(memprof.mesh("h100-80gb", {"d": 8})), on(memprof.mesh("h100-80gb", {"d": 8}), "d")
             ),
-            "the step itself uses a mesh of 8 devices that its arguments do not lie on",
+            "the step itself uses a mesh of 8 devices that its arguments are not on",
         ),
         (
             lambda: memprof.profile(constrained(AbstractMesh((16,), ("d",), axis_types=AUTO)), on(ABSTRACT, "d")),
-            "the step itself uses a mesh of 16 devices that its arguments do not lie on",
+            "the step itself uses a mesh of 16 devices that its arguments are not on",
         ),
     ],
 )
@@ -196,9 +196,11 @@ def test_what_does_not_go_together_is_one_sentence(ask: Callable[[], Any], sente
 def test_shardings_that_do_not_fit_are_one_sentence_where_they_are_not_in_the_step() -> None:
     mesh = memprof.mesh("h100-80gb", {"d": 8})
     x, over_d = jax.ShapeDtypeStruct((6, 64), "float32"), NamedSharding(mesh, P("d"))
-    uneven = r"P\('d',\) divides dimension 0 in 8 parts, which is 6 long in an array of the shape \(6, 64\): pad it"
+    uneven = r"P\('d',\) divides dimension 0 into 8 parts, but its length is 6 in an array of shape \(6, 64\): pad it"
     for options in ({"in_shardings": over_d}, {"in_shardings": NamedSharding(mesh, P()), "out_shardings": over_d}):
-        with pytest.raises(MemprofError, match=f"in_shardings or out_shardings of the step's jit do not fit: {uneven}"):
+        with pytest.raises(
+            MemprofError, match=f"in_shardings or out_shardings of the step's jit do not match: {uneven}"
+        ):
             memprof.profile(jax.jit(double, **options), x)
     no_axis = r"do(?:es)? not fit: P\('tp',\) names the axis tp, and the axes of the mesh are 'd'"
     with jax.set_mesh(mesh):

@@ -188,7 +188,7 @@ def test_smem_and_semaphores_of_a_kernel_that_fits() -> None:
     step, arguments = _gather(8, pltpu.SMEM((9, 2), jnp.int32), 4)
     calls, refusal = _kernel(step, *arguments, target="v5e", complete=True)
     assert refusal == ""
-    # 8 numbers take a tile of 128; 9 x 2 numbers are filled up to 16 x 128.
+    # 8 numbers take a tile of 128; 9 x 2 numbers are padded to 16 x 128.
     assert [(each.kind, each.size_bytes) for each in calls.kernel.smem_buffers] == [
         ("prefetch", 512),
         ("scratch", 16 * 128 * 4),

@@ -257,7 +257,7 @@ def test_no_way_to_put_a_limit_on_a_test_passes_unseen(pytester: pytest.Pytester
             "*did you mean 'memprof'*",
             "*not applied to a method of a unittest.TestCase*",
             "*not applied to an async test*",
-            "*'lots' is no amount of memory*",
+            "*'lots' is not a memory size*",
             "*unknown limit 'maxx'*",
             "*must return or yield a memprof.StepSpec, not list*",
             "*there is nothing to check*",

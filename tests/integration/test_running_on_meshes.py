@@ -134,12 +134,12 @@ def test_what_a_job_cannot_do_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("Number of processes must be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    with pytest.raises(mp.MemprofError, match="JAX finds no Slurm or MPI that says which of how many processes this"):
+    with pytest.raises(mp.MemprofError, match="JAX finds no Slurm or MPI that assigns this process its number"):
         job.join()
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(
-        mp.MemprofError, match="steps of several rows run in one process, and this is one of 2 of a job"
+        mp.MemprofError, match="a comparison runs its steps in one process, but this is one of 2 processes of a job"
     ):
         job.refuse_rows()
 
@@ -190,7 +190,7 @@ def test_the_default_of_a_project_yields_to_the_mesh_that_a_step_names(default: 
     sharding = NamedSharding(mp.mesh("h100-80gb", {"data": 8}), P("data"))
     spec = mp.StepSpec(lambda x: x * 2, (jax.ShapeDtypeStruct((8,), "float32", sharding=sharding),))
     assert target_of_step(spec, resolve_asked(ProjectTarget(default))).name == "h100-80gb"
-    with pytest.raises(mp.MemprofError, match="which is their target: leave out the other one"):
+    with pytest.raises(mp.MemprofError, match="which determines the target: leave out the other target"):
         target_of_step(spec, resolve_asked(default))
     abstract = NamedSharding(jax.sharding.AbstractMesh((8,), ("data",)), P("data"))
     of_any = mp.StepSpec(lambda x: x * 2, (jax.ShapeDtypeStruct((8,), "float32", sharding=abstract),))
@@ -200,6 +200,6 @@ def test_the_default_of_a_project_yields_to_the_mesh_that_a_step_names(default: 
 
 def test_devices_that_are_not_here_are_one_sentence() -> None:
     asked = resolve_asked("cpu", runs=True, mesh="fsdp=512")
-    with pytest.raises(mp.MemprofError, match=r"--mesh asks for 512 devices, and there .* of the platform cpu here"):
+    with pytest.raises(mp.MemprofError, match=r"--mesh asks for 512 devices, but there .* of the platform cpu"):
         mesh_of(asked)
     assert resolve_asked(None, runs=True, mesh="8").name == "local"

@@ -36,9 +36,9 @@ def test_the_command_prints_the_plan_of_all_programs(memprof):
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("serve-plan", "ENGINE:decode_step"), "no server: it must be a memprof.ServingSpec"),
+        (("serve-plan", "ENGINE:decode_step"), "not a server: it must be a memprof.ServingSpec"),
         (("run", "ENGINE:engine_spec"), "is a server of several programs: use memprof serve-plan"),
-        (("serve-plan", "decoder"), "decoder is no server"),
+        (("serve-plan", "decoder"), "decoder is not a server"),
     ],
 )
 def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, command, sentence):
@@ -69,7 +69,7 @@ def test_the_api_gives_the_same_for_a_spec():
     [
         ({}, 1, "a mapping from names to memprof.StepSpec was expected"),
         ({"decode": "step"}, 1, "the program decode is 'step'"),
-        ({"a,b": None}, 1, "it must have no comma"),
+        ({"a,b": None}, 1, "it must not contain a comma"),
     ],
 )
 def test_a_wrong_spec_has_a_sentence(programs, cache_tokens, sentence):
@@ -79,7 +79,7 @@ def test_a_wrong_spec_has_a_sentence(programs, cache_tokens, sentence):
 
 def test_a_server_says_how_many_tokens_its_cache_holds():
     program = build_step(workload="decoder", preset="tiny")
-    with pytest.raises(api.MemprofError, match="it is the number of tokens that the cache holds"):
+    with pytest.raises(api.MemprofError, match="the number of tokens that the cache holds was expected"):
         api.ServingSpec({"decode": program}, cache_tokens=0)
 
 

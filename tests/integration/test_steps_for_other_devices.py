@@ -131,7 +131,7 @@ def test_a_step_that_is_sharded_from_the_inside_is_never_reported_as_if_on_one_d
     assert len(lines) == 8, done.stderr
     for line in lines:
         if line.startswith(("constraint", "shard_map")):  # a mesh that only tracing finds
-            assert "the step itself uses a mesh of 4 devices that its arguments do not lie on" in line
+            assert "the step itself uses a mesh of 4 devices that its arguments are not on" in line
         else:  # two of eight rows of four numbers, and as many of the result
             assert line.endswith((" cpu 64", " l4 64"))
 

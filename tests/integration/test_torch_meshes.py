@@ -138,7 +138,7 @@ def test_fsdp_of_the_transformer_by_arithmetic(techniques: str) -> None:
     [
         (["mlp", "--mesh", "8"], "a step of PyTorch is divided over one axis"),
         (["mlp", "--mesh", "dp=2,fsdp=2"], "a step of PyTorch is divided over one axis"),
-        (["mlp", "--preset", "tiny", "--mesh", "dp=3"], "batch_size is 16, which 3 devices do not divide"),
+        (["mlp", "--preset", "tiny", "--mesh", "dp=3"], "batch_size is 16, which is not divisible by 3 devices"),
     ],
 )
 def test_a_mesh_that_pytorch_is_not_divided_over_gets_a_sentence(arguments: list[str], sentence: str) -> None:

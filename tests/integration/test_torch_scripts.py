@@ -246,14 +246,14 @@ for x, y in DataLoader(Data(), batch_size=50, shuffle=True):
     assert report["categories"]["params"] == 4 * params
     assert report["categories"]["optimizer_state"] == 8 * params
     assert report["categories"]["batch"] == 4 * 50 * 16 + 8 * 50
-    assert report["doubts"] == ["the script names no GPU: all of its tensors are taken to be on one"]
+    assert report["doubts"] == ["the script names no GPU: all of its tensors are assumed to be on one"]
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("loss = y[y > 0].sum()", r"makes shapes depend on the values of tensors \(aten.nonzero, .*train.py:9\)"),
-        ("break", "has ended without a call of an optimizer's step"),
+        ("break", "ended without calling an optimizer's step"),
         ("raise SystemExit(3)", "has ended itself with 3 before its second training step was done"),
         ("loss = F.linear(y, torch.ones(3, 3).cuda())", "failed while it was traced: RuntimeError"),
     ],
@@ -290,7 +290,7 @@ finally:
 
 @pytest.mark.parametrize("option", [("--stop-after", "3"), ("--pool", "0.5")])
 def test_options_for_programs_of_jax_are_refused(option: tuple[str, str], watch: Watch) -> None:
-    with pytest.raises(memprof.MemprofError, match=f"{option[0]} is for scripts of JAX"):
+    with pytest.raises(memprof.MemprofError, match=f"{option[0]} applies to JAX scripts"):
         watch("pass", *option)
 
 

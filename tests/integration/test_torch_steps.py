@@ -128,12 +128,12 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "-t", "flash"], "Technique 'flash' does not apply to mlp in PyTorch"),
         (["mlp", "-t", "opt=lion"], "has no PyTorch version here"),
         (["transformer", "--preset", "tiny-moe"], "the PyTorch transformer has no experts"),
-        (["mlp", "--preset", "tiny", "-t", "accum5"], "batch_size is 16, which 5 minibatches do not divide"),
+        (["mlp", "--preset", "tiny", "-t", "accum5"], "batch_size is 16, which is not divisible by 5 minibatches"),
         (["mlp", "-t", "fused+no-foreach"], "'fused' and 'no-foreach' exclude each other"),
         (["mlp", "-t", "fused+opt=rmsprop"], "PyTorch has no fused rmsprop"),
         (["mlp", "-t", "zero-grads+zero-grads"], "Technique 'zero-grads' is given twice"),
         (["mlp", "--target", "local"], "a step of PyTorch is traced and not run here"),
-        (["mlp", "--steps", "2"], "--steps is for steps of JAX"),
+        (["mlp", "--steps", "2"], "--steps applies to compiled JAX steps"),
     ],
 )
 def test_a_wrong_choice_gets_a_sentence(arguments: list[str], sentence: str) -> None:
@@ -216,8 +216,8 @@ def test_a_step_of_pytorch_is_checked_against_a_baseline(tmp_path: Path, monkeyp
     ("arguments", "sentence"),
     [
         (["advise"], "advice names changes of JAX code"),
-        (["show", "--why", "mm"], "why a buffer is live can be told of compiled programs only"),
-        (["show", "--format", "xprof", "-o", "logs"], "XProf shows compiled programs only"),
+        (["show", "--why", "mm"], "only a compiled program shows why a buffer is live"),
+        (["show", "--format", "xprof", "-o", "logs"], "XProf shows only compiled programs"),
     ],
 )
 def test_commands_that_need_a_compiled_program_refuse_a_trace(
@@ -273,9 +273,9 @@ def test_the_largest_value_is_traced_and_so_is_the_next(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["mlp", "-t", "auto"], "and auto chooses among techniques that XLA compiles"),
-        (["mlp", "--mesh", "8"], "--mesh is for steps of JAX"),
-        (["train.py"], "train has ended without a call of an optimizer's step()"),
+        (["mlp", "-t", "auto"], "but auto chooses among techniques that XLA compiles"),
+        (["mlp", "--mesh", "8"], "--mesh applies to compiled JAX steps"),
+        (["train.py"], "train ended without calling an optimizer's step()"),
         (["mlp", "--vary", "depths"], "depths"),
     ],
 )

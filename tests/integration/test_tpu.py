@@ -185,7 +185,7 @@ def test_the_api_prints_nothing_of_libtpu(capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_topology_that_does_not_exist_is_one_sentence() -> None:
-    with pytest.raises(MemprofError, match="3 are no whole number of chips"):
+    with pytest.raises(MemprofError, match="3 are not a whole number of chips"):
         memprof.mesh("tpu7x", {"data": 3})
 
 

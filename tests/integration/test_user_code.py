@@ -117,22 +117,27 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     ("name", "code", "sentence", "line"),
     [
         ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
-        ("missing_argument", 3, "the arguments in the StepSpec must be those that the function takes", None),
-        pytest.param("not_a_step", 2, "gives something of type int, no step to profile", None, marks=ONE_JAX),
+        ("missing_argument", 3, "the arguments in the StepSpec must match the parameters of the function", None),
+        pytest.param("not_a_step", 2, "gives an object of type int, not a step", None, marks=ONE_JAX),
         pytest.param("raising", 3, "ValueError: mine", 'raise ValueError("mine")', marks=ONE_JAX),
         ("leak", 3, "tracer leak", None),
         pytest.param(
             "asking",
             3,
-            "EOFError: EOF when reading a line (nobody is there to answer",
+            "EOFError: EOF when reading a line (cannot be answered here",
             'input("how many? ")',
             marks=ONE_JAX,
         ),
         pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
-        ("main", 2, "was not called, for nothing in it says that it returns a step: if it does, write so", None),
+        (
+            "main",
+            2,
+            "was not called, because it does not declare that it returns a step: if it does, annotate it",
+            None,
+        ),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
-        ("sharded", 2, "the shardings of the step lie on 2 meshes of other devices", None),
+        ("sharded", 2, "the shardings of the step use 2 meshes of different devices", None),
         pytest.param(
             "sise",
             2,
@@ -208,14 +213,14 @@ def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_
 def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS="--xla_no_such_flag")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "XLA does not know a flag that XLA_FLAGS gives it, --xla_no_such_flag" in done.stderr
+    assert "XLA_FLAGS contains a flag that XLA does not support, --xla_no_such_flag" in done.stderr
 
 
 def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> None:
     flags = "--xla_gpu_autotune_level=high"
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS=flags)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"XLA cannot read a value that XLA_FLAGS gives it, {flags}: correct it" in done.stderr
+    assert f"XLA_FLAGS contains an invalid value, {flags}: correct it" in done.stderr
 
 
 def test_a_callback_is_compiled_for_an_absent_gpu(command: Command) -> None:
@@ -228,7 +233,9 @@ def test_a_line_that_computes_on_an_absent_gpu_is_named(command: Command) -> Non
     done = command("run", "code.py:on_a_mesh", "--no-save")
     assert done.returncode == 3
     assert "jax.random.key(0)  # on the mesh" in done.stderr
-    assert f"code.py:{_CODE.splitlines().index(_ON_THE_MESH) + 1} uses a GPU that you don't have" in done.stderr
+    assert (
+        f"code.py:{_CODE.splitlines().index(_ON_THE_MESH) + 1} tries to create an array on an absent GPU" in done.stderr
+    )
 
 
 def test_an_import_that_fails_is_the_users(command: Command) -> None:
@@ -306,7 +313,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     [
         (("nowhere.py:spec",), "there is no file nowhere.py"),
         (("code.py:trained", "--preset", "tiny"), "--preset is for built-in workloads"),
-        (("code.py:trained", "--role", "state"), "'state' gives no role"),
+        (("code.py:trained", "--role", "state"), "'state' has no role"),
         (("code.py:trained", "-t", "scan"), "Technique 'scan' does not apply to code:trained"),
         (("code.py:trained", "-t", "remat-mlp"), "changes modules of the model itself"),
         (("code.py:mismatch", "-t", "bf16"), "is a StepSpec, a step as it is"),

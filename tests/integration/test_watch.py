@@ -157,7 +157,7 @@ def test_arrays_that_become_more_are_named_with_what_holds_them(
     watched: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     ended, _ = watched
-    growth = ended.stdout.partition("Growth while nothing new was compiled")[2]
+    growth = ended.stdout.partition("Growth without a new compile")[2]
     assert re.search(r"float32\[\] +\d+ to \d+ in \d+ s", growth)
     assert "held by losses[...] in main (train.py:" in growth
 

@@ -132,7 +132,7 @@ class TestBeforeTheWork:
     @pytest.mark.parametrize("name", ["x" * 256, "x" * 300 + ".memprof", "a\0b"])
     def test_a_name_that_no_file_can_have(self, tmp_path, name):
         for check in (lambda path: check_writable(path, overwrite=True), check_folder_writable):
-            with pytest.raises(MemprofError, match="no file can have the name") as caught:
+            with pytest.raises(MemprofError, match="is not a valid file name") as caught:
                 check(tmp_path / name)
             assert len(str(caught.value)) < 200
 
@@ -141,7 +141,7 @@ class TestBeforeTheWork:
             assert write_whole(tmp_path / ("x" * 255), b"", what="it", if_taken=IfTaken.REPLACE).exists()
 
     def test_a_device_is_not_replaced(self):
-        with pytest.raises(MemprofError, match="/dev/null is no regular file"):
+        with pytest.raises(MemprofError, match="/dev/null is not a regular file"):
             write_whole(Path("/dev/null"), b"", what="it", if_taken=IfTaken.REPLACE)
         assert Path("/dev/null").is_char_device()
 
@@ -152,9 +152,9 @@ class TestBeforeTheWork:
 
     def test_a_folder_that_is_a_file_or_in_one(self, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(MemprofError, match="file exists already and is no folder"):
+        with pytest.raises(MemprofError, match="file exists already and is not a folder"):
             check_folder_writable(tmp_path / "file")
-        with pytest.raises(MemprofError, match=r"cannot be made, for .*/file is no folder"):
+        with pytest.raises(MemprofError, match=r"cannot be created, because .*/file is not a folder"):
             check_folder_writable(tmp_path / "file" / "rows")
         check_folder_writable(tmp_path / "new" / "rows")
         assert names(tmp_path) == ["file"]

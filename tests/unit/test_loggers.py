@@ -118,7 +118,7 @@ def test_a_writer_of_another_library_is_taken_and_stays_open(profile: memprof.Pr
 
 def test_weights_and_biases(profile: memprof.Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="Weights & Biases is not installed (pip install wandb)")
-    with pytest.raises(memprof.MemprofError, match="there is no run of Weights & Biases"):
+    with pytest.raises(memprof.MemprofError, match="no run of Weights & Biases is active"):
         loggers.to_wandb(profile=profile)
     with warnings.catch_warnings(), wandb.init(mode="offline", dir=tmp_path, project="p") as run:
         warnings.simplefilter("ignore")
@@ -156,14 +156,14 @@ def test_what_is_not_installed_is_one_sentence(package: str, monkeypatch: pytest
         "wandb": loggers.to_wandb,
         "mlflow": loggers.to_mlflow,
     }[package]
-    with pytest.raises(memprof.MemprofError, match=r"^logging to .* needs it: install it with pip install "):
+    with pytest.raises(memprof.MemprofError, match=r"^logging to .* needs its package: install it with pip install "):
         begin()
 
 
 def test_what_is_no_log_is_one_sentence(profile: memprof.Profile) -> None:
     for begin, sentence in (
         (lambda: loggers.to_tensorboard(3), "a log directory or a writer with add_scalar was expected"),
-        (lambda: loggers.to_wandb("run"), "a run of Weights & Biases was expected"),
+        (lambda: loggers.to_wandb("run"), "a run of Weights & Biases, as returned by wandb.init(), was expected"),
         (lambda: loggers.to_tensorboard("logs", "profile"), "the profile of a step was expected"),  # type: ignore[arg-type]
     ):
         with pytest.raises(memprof.MemprofError, match=sentence):

@@ -84,8 +84,8 @@ def test_a_cell_runs_and_its_jitted_functions_are_profiled_once_for_each_kind_of
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
-        ("%memprof add", "'add' is no call of a function"),
-        ("%memprof add(", "'add(' is no expression"),
+        ("%memprof add", "'add' is not a function call"),
+        ("%memprof add(", "'add(' is not an expression"),
         ("%memprof --target hal add(x, x)", "There is no target 'hal'"),
         ("%memprof --depth 3 add(x, x)", "option --depth not recognized"),
         ("%%memprof add\nadd(x, x)", "'add' is none"),

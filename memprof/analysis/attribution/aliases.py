@@ -63,8 +63,8 @@ class AliasSets:
                     self._union(left, right)
             except (ValueError, IndexError) as error:
                 raise InternalError(
-                    f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
-                    " version of XLA is not understood yet"
+                    f"the operand of {instruction.name} ({instruction.opcode}) has another shape than its result; "
+                    "this version of XLA is not supported yet"
                 ) from error
         found = [(buffer, _position_of_buffer(program, buffer)) for buffer in table.logical_buffers.values()]
         lying = [(buffer, position) for buffer, position in found if position is not None]

@@ -198,7 +198,7 @@ class Dataflow:
         """
         phase = self._phases[group]
         if phase is not _NO_PHASE:
-            return _BACKWARD if phase is _FORWARD and self._is_backward_alone(group) else phase
+            return _BACKWARD if phase is _FORWARD and self._is_only_backward(group) else phase
         use = self.use[group]
         if not self.is_differentiated:
             return Phase.FORWARD
@@ -215,7 +215,7 @@ class Dataflow:
         is_unread = not use and self.named[group] & _NAMED_UNPHASED  # the keys of a sort that only moves other values
         return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) or is_unread else Phase.NONE
 
-    def _is_backward_alone(self, group: int) -> bool:
+    def _is_only_backward(self, group: int) -> bool:
         """Whether the compiler recomputes a value from the forward pass for the backward pass alone.
 
         It expands operations of the backward pass this way, without names (`select-and-scatter`, the gradient of

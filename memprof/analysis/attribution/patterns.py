@@ -98,7 +98,7 @@ def attention_arrays(steps: Steps) -> frozenset[int]:
     known: dict[int, int] = {}
     confirmed: set[int] = set()
     steps.flow.repeat(lambda: _pass_down(steps, known, confirmed))
-    return steps.grown(_back_to_scores(steps, known, confirmed)) if confirmed else frozenset()
+    return steps.grown(_trace_to_scores(steps, known, confirmed)) if confirmed else frozenset()
 
 
 def softmax_arrays(steps: Steps) -> frozenset[int]:
@@ -175,7 +175,7 @@ def _made(step: Step, inputs: dict[int, int]) -> int:
     return kept
 
 
-def _back_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
+def _trace_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
     """Return the weights that enter the second product, and all values between them and the first product."""
     found = set(confirmed)
     for step in reversed(steps.all):

@@ -18,7 +18,7 @@ from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import OpTime
 from memprof.analysis.records.report import Loop, OpCost, ProgramFacts, ScopedOperations
 
-_TELLING = frozenset({"custom-call", "while"})
+_INFORMATIVE = frozenset({"custom-call", "while"})
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
 
@@ -33,7 +33,7 @@ def program_facts(
     loops = []
     library_calls: Counter[str] = Counter()
     instructions = [program.instructions[index] for index in values.order]
-    for instruction in [each for each in instructions if each.opcode in _TELLING]:
+    for instruction in [each for each in instructions if each.opcode in _INFORMATIVE]:
         if instruction.opcode == "custom-call":
             library_calls[instruction.custom_call_target] += 1
         else:

@@ -74,7 +74,7 @@ def constants(value: Value) -> Explanation:
     """Constants of the program, and values that depend on no argument (masks, position numbers, zeros)."""
     if value.is_constant:
         return Category.CONSTANTS, "constant of the program"
-    return None if value.origin & ROLES else (Category.CONSTANTS, "depends on no argument")
+    return None if value.origin & ROLES else (Category.CONSTANTS, "does not depend on any argument")
 
 
 def param_copies(value: Value) -> Explanation:
@@ -85,14 +85,14 @@ def param_copies(value: Value) -> Explanation:
     """
     if value.origin & ROLES != Origin.PARAMS:
         return None
-    return Category.PARAM_COPIES, "depends on parameters alone"
+    return Category.PARAM_COPIES, "depends only on parameters"
 
 
 def gathered_params(value: Value) -> Explanation:
     """Parameters sharded over several devices, gathered for an operation that needs more than the local shard."""
     if value.origin & ROLES != Origin.PARAMS or not value.origin & Origin.OTHER_DEVICES:
         return None
-    return Category.GATHERED_PARAMS, "depends on parameters alone, of which other devices have sent a part"
+    return Category.GATHERED_PARAMS, "depends only on parameters, partly gathered from other devices"
 
 
 def recomputed(value: Value) -> Explanation:
@@ -130,7 +130,7 @@ def gradients(value: Value) -> Explanation:
     if value.use & Use.GRADIENT:
         return Category.GRADIENTS, "made in the backward pass, used by the update"
     if value.is_past_differentiation:
-        return Category.GRADIENTS, "made from gradients alone"
+        return Category.GRADIENTS, "made only from gradients"
     return None
 
 
@@ -139,7 +139,7 @@ def collectives(value: Value) -> Explanation:
     kind = COLLECTIVES.get(value.opcode)
     if kind is None and not value.is_for_collectives:
         return None
-    return Category.COLLECTIVES, f"result of {kind}" if kind else "in memory that is taken for collectives"
+    return Category.COLLECTIVES, f"result of {kind}" if kind else "in memory reserved for collectives"
 
 
 def forward_temps(value: Value) -> Explanation:

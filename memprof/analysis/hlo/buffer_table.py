@@ -199,9 +199,9 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer], names: f
     for message in messages:
         kind, buffer_id = _EVENT_KINDS.get(message.kind), message.buffer_id
         if kind is None:
-            raise InternalError(f"XLA's heap trace has an event of kind {message.kind}, which memprof does not know")
+            raise InternalError(f"XLA's heap trace has an event of kind {message.kind}, which memprof does not support")
         if buffer_id not in logical_buffers:
-            raise InternalError(f"XLA's heap trace names buffer {buffer_id}, which no allocation holds")
+            raise InternalError(f"XLA's heap trace names buffer {buffer_id}, which is in no allocation")
         name = clean(message.instruction_name)
         if name not in names:
             raise InternalError(

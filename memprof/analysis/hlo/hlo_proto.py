@@ -276,7 +276,7 @@ def parse_memory_report(data: bytes) -> dict[int, int]:
     try:
         report = MemoryReport.FromString(data)
     except DecodeError as error:
-        raise MemprofError(f"XLA's report of the memory that a program takes cannot be read ({error})") from error
+        raise MemprofError(f"XLA's memory report of a program cannot be read ({error})") from error
     return {space.color: space.total_bytes for space in report.spaces}
 
 

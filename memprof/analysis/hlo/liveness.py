@@ -121,7 +121,7 @@ def replay(trace: HeapTrace, table: BufferTable) -> Liveness:
                 live_bytes -= spans[-1].size_bytes
         else:
             if event.buffer_id in value_start:
-                raise InternalError(f"XLA's heap trace takes memory for buffer {event.buffer_id}, which is live")
+                raise InternalError(f"XLA's heap trace allocates buffer {event.buffer_id}, which is live")
             canonical_of[event.buffer_id] = canonical
             value_start[event.buffer_id] = index
             if count.get(canonical, 0) == 0:
@@ -149,7 +149,7 @@ def _canonical(event: Event, canonical_of: Mapping[int, int]) -> int:
         return event.buffer_id
     named = event.canonical_id if event.kind is EventKind.SHARE_WITH else event.buffer_id
     if named not in canonical_of:
-        raise InternalError(f"XLA's heap trace refers to buffer {named} before it takes memory for it")
+        raise InternalError(f"XLA's heap trace refers to buffer {named} before it allocates it")
     return canonical_of[named]
 
 

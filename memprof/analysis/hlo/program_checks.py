@@ -124,10 +124,10 @@ def check_assignment(
         if allocation.is_entry_computation_parameter:
             index = parameters.get(allocation.parameter_number)
             if index is None:
-                raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
+                raise _broken(f"allocation {allocation.index} belongs to a parameter that the program does not have")
             made_by = {instruction_of[number] for number, *_ in assigned if number in instruction_of}
             if not any(number in program.index_of_id and program.index_of_id[number] == index for number in made_by):
-                raise _broken(f"allocation {allocation.index} does not hold the parameter that it is for")
+                raise _broken(f"allocation {allocation.index} does not hold the parameter that it belongs to")
         for buffer_id, offset, placed_bytes in assigned:
             if not 0 <= offset <= offset + placed_bytes <= size_bytes:
                 raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
@@ -171,9 +171,9 @@ def _check_buffer(
     number, size_bytes, instruction_id, place = buffer
     # Reports show the size of the buffer, but the verdict uses the size of its place, so the two must be equal.
     if size_bytes != placed_bytes:
-        raise _broken(f"logical buffer {number} has another size than its place")
+        raise _broken(f"the size of logical buffer {number} differs from that of its place")
     if instruction_id not in program.index_of_id:
-        raise _broken(f"logical buffer {number} is of an instruction that the program does not have")
+        raise _broken(f"logical buffer {number} belongs to an instruction that the program does not have")
     if not place:
         return
     index = program.index_of_id[instruction_id]
@@ -183,7 +183,7 @@ def _check_buffer(
         # An element that is an empty tuple has a pointer table too.
         elements[index] = inside | {(number,) for number in range(len(shape.child_starts or ()) - 1)}
     if place not in elements[index]:
-        raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
+        raise _broken(f"logical buffer {number} belongs to an element that its instruction does not have")
 
 
 def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
@@ -196,7 +196,7 @@ def _check_computation(program: Program, computation: Computation, number: int, 
         instruction = instructions[index]
         operands = instruction.operands
         if operands and not seen.issuperset(operands):
-            raise _broken(f"{instruction.name} uses what its computation has not made before it")
+            raise _broken(f"{instruction.name} uses a value that its computation has not made yet")
         seen.add(index)
         if instruction.opcode in _CHECKED:
             _check_instruction(instruction, [instructions[operand] for operand in operands])
@@ -208,7 +208,7 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
         raise _broken(f"{instruction.name} ({opcode}) lacks an operand")
     num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
     if len(instruction.called) != num_called:
-        raise _broken(f"{instruction.name} ({opcode}) calls another number of computations than it should")
+        raise _broken(f"{instruction.name} ({opcode}) calls the wrong number of computations")
     for number in _OPERANDS_WITH_DATA.get(opcode, ()) if operands else ():
         if not (operands[number].shape.leaves and instruction.shape.leaves):
             raise _broken(f"{instruction.name} ({opcode}) has an operand or a result without data")
@@ -228,7 +228,7 @@ _CHECKED = frozenset({*_NUM_OPERANDS, *_OPERANDS_WITH_DATA, *_NUM_CALLED, *_ELEM
 def _check_element(instruction: Instruction, of: Instruction, element: int) -> None:
     starts = of.shape.child_starts
     if starts is None or not 0 <= element < len(starts) - 1:
-        raise _broken(f"{instruction.name} ({instruction.opcode}) is about an element that is not there")
+        raise _broken(f"{instruction.name} ({instruction.opcode}) refers to an element that does not exist")
 
 
 def _check_contraction(dot: Instruction, left: Instruction) -> None:
@@ -274,4 +274,4 @@ def _require(holds: bool, otherwise: str) -> None:
 
 def _broken(how: str) -> InternalError:
     """Make the error. Callers in hot loops make it only on failure, because its message costs more than the check."""
-    return InternalError(f"the compiled program does not hold together: {how}")
+    return InternalError(f"the compiled program is inconsistent: {how}")

@@ -35,10 +35,10 @@ _MAX_ELEMENT_BYTES = 16  # c128
 _WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
 # `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; jaxlib 0.12 also joins paths of arguments.
 _JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
-_UNTOLD = ("", "", 0, 0)  # merged metadata of several instructions describe no single one
+_UNSPECIFIED = ("", "", 0, 0)  # merged metadata of several instructions describe no single one
 # In these, more than names differs between computations that are otherwise equal: devices, the trip count, or whether
 # they call anything.
-_TELL_MORE = frozenset({"while", "custom-call", *COLLECTIVES})
+_WITH_DETAILS = frozenset({"while", "custom-call", *COLLECTIVES})
 _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule needs more text
 
 
@@ -57,7 +57,8 @@ def decode_program(proto: Any) -> Program:
         program = _decode_module(proto.hlo_module)
     except KeyError as error:
         raise InternalError(
-            f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
+            f"the program refers to something that is not in it ({error}); the capture's proto is not a compiled HLO "
+            "module"
         ) from error
     check_program(program)
     return program
@@ -103,7 +104,7 @@ def _decode_module(module: Any) -> Program:
             )
         )
     _give_operands_to_starts(instructions)
-    _count_turns(instructions, parsed, index_of_id)
+    _count_iterations(instructions, parsed, index_of_id)
     return Program(
         instructions=instructions,
         computations=computations,
@@ -135,7 +136,7 @@ def _numbered_instructions(
         alike = number if key is None else first_with.get(key, number)
         if alike == number:
             index_of_id.add(body.ids, count)
-            if key is not None and _TELL_MORE.isdisjoint(body.opcodes):
+            if key is not None and _WITH_DETAILS.isdisjoint(body.opcodes):
                 first_with[key] = number
                 begins[number] = body.first_number, count
         else:
@@ -146,7 +147,7 @@ def _numbered_instructions(
     return first_alike, index_of_id
 
 
-def _count_turns(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
+def _count_iterations(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
     """Find the trip counts of loops for which XLA has not recorded it."""
     uncounted = {i for i, each in enumerate(instructions) if each.opcode == "while" and each.trip_count is None}
     if not uncounted:
@@ -224,7 +225,9 @@ class _Reader:
         called = message.called_computation_ids
         operands = tuple([self._index_of_id[operand] for operand in message.operand_ids[:]])
         is_combined = opcode in COLLECTIVES and combines(opcode, len(operands))
-        op_name, source_file, source_line, stack_frame_id = _UNTOLD if is_combined else _told(message.metadata)
+        op_name, source_file, source_line, stack_frame_id = (
+            _UNSPECIFIED if is_combined else _metadata_fields(message.metadata)
+        )
         return Instruction(
             _text(message.name),
             opcode,
@@ -259,8 +262,10 @@ class _Reader:
             if called:
                 called = tuple([self._computation_by_id[number] for number in message.called_computation_ids])
                 if len(called) != len(original.called):
-                    raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
-            op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
+                    raise InternalError(
+                        f"{_text(name)} calls a different number of computations than the instruction that it copies"
+                    )
+            op_name, source_file, source_line, stack_frame_id = _metadata_fields(message.metadata)
             yield Instruction(
                 name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
                 original.opcode,
@@ -287,12 +292,12 @@ class _Reader:
         return self._shapes[serialized]
 
 
-def _told(metadata: Any) -> tuple[str, str, int, int]:
+def _metadata_fields(metadata: Any) -> tuple[str, str, int, int]:
     """Return the origin of an instruction: its op name, and its stack frame or else file and line."""
     joined = metadata.op_name
     op_name = _op_name(joined)
     if joined and not op_name:
-        return _UNTOLD
+        return _UNSPECIFIED
     stack_frame_id = metadata.stack_frame_id
     if stack_frame_id:
         return op_name, "", 0, stack_frame_id

@@ -187,4 +187,4 @@ def _cut(ids: Sequence[int], size: int) -> Groups:
 
 
 def _broken() -> InternalError:
-    return InternalError("the compiled program does not hold together: a collective is of impossible groups of devices")
+    return InternalError("the compiled program is inconsistent: a collective has impossible device groups")

@@ -342,7 +342,7 @@ class CachingAllocator:
                 room, each = room + each.size_bytes, each.next  # type: ignore[assignment]
             if room >= size_bytes:
                 return start
-        raise AssertionError("the last hole has room for everything")
+        raise AssertionError("the last hole fits every block")
 
     def _map(self, hole: _Block, size_bytes: int) -> bool:
         """Map memory to the beginning of a hole, in whole pages."""

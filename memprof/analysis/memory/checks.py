@@ -170,8 +170,8 @@ def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
         here, there = getattr(found, field.name), getattr(recorded, field.name)
         if here != there:
             raise InternalError(
-                f"the replay of the heap traces comes to another total ({field.name} {here:,}) than where the"
-                f" capture was made ({there:,})"
+                f"replaying the heap traces gives another total ({field.name} {here:,}) than when the capture was "
+                f"made ({there:,})"
             )
 
 
@@ -190,7 +190,7 @@ def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Me
     of_device = [liveness.peak_bytes for liveness in traces if liveness.trace.allocation in device]
     if len(of_device) > 1 and not max(of_device) <= temp_bytes <= sum(of_device):
         raise InternalError(
-            f"the temporaries at the peak ({temp_bytes:,}) do not fit the traces of the device's memory"
+            f"the temporaries at the peak ({temp_bytes:,}) do not match the traces of the device's memory"
             f" ({', '.join(format(each, ',') for each in of_device)})"
         )
     others = (liveness.peak_bytes for liveness in traces if liveness.trace.allocation not in device)
@@ -203,5 +203,5 @@ def _equal(what: str, replayed_bytes: int, compiler_bytes: int) -> None:
     if replayed_bytes != compiler_bytes:
         raise InternalError(
             f"{what} in the buffer assignment ({replayed_bytes:,}) differs from the compiler's total"
-            f" ({compiler_bytes:,}); the capture is damaged, or this version of XLA is not understood yet"
+            f" ({compiler_bytes:,}); the capture is damaged, or this version of XLA is not supported yet"
         )

@@ -17,7 +17,7 @@ from memprof.analysis.hlo.buffer_table import BufferTable, EventKind
 from memprof.analysis.hlo.liveness import Liveness
 from memprof.analysis.hlo.program_order import ProgramOrder
 
-_READS_NOTHING = frozenset({"tuple", "get-tuple-element", "bitcast"})
+_NO_READS = frozenset({"tuple", "get-tuple-element", "bitcast"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _last_reads(values: Values, order: ProgramOrder) -> dict[int, int]:
     """Return the last position at which each group is read."""
     found: dict[int, int] = {}
     for position, instruction in enumerate(order.instructions):
-        if instruction.opcode not in _READS_NOTHING:
+        if instruction.opcode not in _NO_READS:
             for group in values.groups_read_by(instruction):
                 found[group] = position
     return found

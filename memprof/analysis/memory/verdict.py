@@ -47,7 +47,7 @@ def outside_pool(target: Target) -> tuple[Outside, ...]:
         Outside(
             name="CUDA context, cuBLAS, cuDNN",
             size_bytes=_system_bytes(target),
-            source="what TensorFlow leaves free on such a card (MinSystemMemory); not measured on this one",
+            source="the memory that TensorFlow leaves free on such a card (MinSystemMemory); not measured on this one",
         ),
         Outside(
             name="CUDA graphs",
@@ -144,8 +144,8 @@ def _refused(verdict: Verdict, pieces: Pieces, target: Target, refusal: str) -> 
     """Return the verdict on a step that fits by its sum, but not with the program's own code, or not on the chip."""
     footprint, usable = format_bytes(pieces.footprint_bytes), format_bytes(target.usable_bytes or 0)
     sentence = (
-        f"does not fit: footprint {footprint} of the {usable} that {target.name} gives to programs leaves no room for"
-        " the program's own code, and the compiler refused it"
+        f"does not fit: footprint {footprint} of the {usable} that {target.name} gives to programs leaves no room "
+        "for the program's own code, so the compiler rejected it"
     )
     if is_about_chip(refusal):
         sentence = (
@@ -197,8 +197,8 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
     over = f"{footprint} is {format_bytes(short_bytes)} more than {pool.words(reserve_bytes)}"
     if pieces.footprint_bytes <= pool.size_bytes:
         over = (
-            f"{footprint} fits {pool.words(reserve_bytes)} by its sum, but not piece by piece: in a training loop the"
-            f" largest free piece is too small, and the pool lacks {format_bytes(short_bytes)}"
+            f"{footprint} fits {pool.words(reserve_bytes)} in total, but not block by block: in a training loop the "
+            f"largest free block is too small, and the pool lacks {format_bytes(short_bytes)}"
         )
     fraction = _smallest_fraction(pieces, pool, reserve_bytes)
     if fraction is not None:
@@ -262,7 +262,7 @@ class _Pool:
             )
         origin = settings.origin or "the default"
         if settings.fraction >= 1 and not settings.unified_memory:
-            origin += ", which XLA lowers by tenths until the card grants it"
+            origin += ", which XLA lowers in steps of a tenth until the allocation succeeds"
         share = Fraction(self.size_bytes + reserve_bytes, self.target.memory_bytes or 1)
         if not settings.unified_memory and settings.fraction < 1:
             share = settings.fraction

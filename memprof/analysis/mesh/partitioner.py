@@ -36,7 +36,7 @@ def partitioner_notes(
         text = message[:_MOST_CHARACTERS]
         if full:
             text = (
-                f"XLA makes all of an array on each device, to go from sharding {full['old']} to {full['new']}"
+                f"XLA materializes a whole array on each device to change sharding from {full['old']} to {full['new']}"
                 " (involuntary full rematerialization)"
             )
         notes.append(

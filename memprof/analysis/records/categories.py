@@ -65,7 +65,7 @@ class Category(StrEnum):
     # fmt: off
     # value, letter, color, column, is_fixed, meaning
     PARAMS = ("params", "P", "#3d96e0", "params", True,
-        "parameters passed to the step, frozen ones too")
+        "parameters passed to the step, including frozen ones")
     OPTIMIZER_STATE = ("optimizer_state", "O", "#e69f00", "optim", True,
         "optimizer state passed to the step")
     BATCH = ("batch", "B", "#f0e442", "other", False,
@@ -73,21 +73,21 @@ class Category(StrEnum):
     KV_CACHE = ("kv_cache", "V", "#d0f488", "cache", False,
         "keys and values that attention reads, written at an index at each step of inference")
     OTHER_STATE = ("other_state", "S", "#bdb23a", "other", True,
-        "rng keys, counters, statistics and whatever else is passed to the step")
+        "rng keys, counters, statistics and all other arguments of the step")
     GRADIENTS = ("gradients", "G", "#e0643a", "grads", True,
         "gradients of parameters and their accumulators")
     ACTIVATIONS = ("activations", "A", "#1fa67c", "acts", False,
         "values of the forward pass kept for the backward pass")
     RECOMPUTED = ("recomputed", "R", "#8fd9bf", "temps", False,
-        "values of the forward pass computed again in the backward pass")
+        "values of the forward pass recomputed in the backward pass")
     PARAM_COPIES = ("param_copies", "C", "#a5d0f4", "temps", True,
-        "values that depend on parameters alone: casts, transposes")
+        "values that depend only on parameters: casts, transposes")
     GATHERED_PARAMS = ("gathered_params", "H", "#7fb4a8", "temps", False,
-        "parameters gathered from other devices, and what depends on them alone")
+        "parameters gathered from other devices, and values that depend only on them")
     COTANGENTS = ("cotangents", "D", "#f4b39a", "temps", False,
         "values of the backward pass that are not parameter gradients")
     FORWARD_TEMPS = ("forward_temps", "F", "#cc79a7", "temps", False,
-        "values of the forward pass that die in it, and of rollouts, metrics")
+        "values of the forward pass that are not kept for the backward pass, and of rollouts and metrics")
     UPDATE_TEMPS = ("update_temps", "U", "#f7d58c", "temps", False,
         "values of the optimizer update")
     OUTPUTS = ("outputs", "X", "#5cd3dc", "other", True,
@@ -99,9 +99,9 @@ class Category(StrEnum):
     CONSTANTS = ("constants", "K", "#b9aa93", "other", False,
         "compile-time constants and values that depend on no argument")
     FRAGMENTATION = ("fragmentation", "~", "#9a9a9a", "other", False,
-        "bytes of the temp block that hold nothing at the peak")
+        "unused bytes of the temp block at the peak")
     UNATTRIBUTED = ("unattributed", "?", "#f5f5f5", "other", False,
-        "what no rule explains")
+        "values that no rule explains")
     # fmt: on
 
 

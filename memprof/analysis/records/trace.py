@@ -118,11 +118,11 @@ def fault_of(trace: Trace) -> str:
     last = max(trace.num_positions - 1, 0)
     starts = trace.step_starts
     if not starts or starts[0] or list(starts) != sorted(starts) or starts[-1] > trace.num_positions:
-        return "its steps do not follow one another"
+        return "its steps are out of order"
     if any(value.stack >= len(trace.stacks) for value in trace.values):
         return "a value has a stack that does not exist"
     if trace.recording is not None and len(trace.recording.addresses) != len(trace.values):
-        return "it does not give one address for each value"
+        return "it does not have one address for each value"
     spans: tuple[PhaseSpan | ModuleSpan, ...] = (*trace.phases, *trace.modules)
     if any(not 0 <= span.start <= span.end <= last for span in spans):
         return "a span is outside its operations"

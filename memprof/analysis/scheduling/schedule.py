@@ -23,7 +23,7 @@ from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.analysis.scheduling.any_order import lower_bound_bytes, peak_bytes
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 
-_WORTH_LOOKING = 0.01  # of the footprint; if the bound is lower than the peak by more, other orders are tried
+_MIN_NOTABLE_SHARE = 0.01  # of the footprint; if the bound is lower than the peak by more, other orders are tried
 
 
 class PeakOrder:
@@ -65,7 +65,7 @@ class PeakOrder:
         whole_step = sum(buffer.size_bytes for buffer in memory.indefinite)
         bound_bytes = min(whole_step + lower_bound_bytes(operations), memory.live_peak_bytes)
         other_bytes = memory.live_peak_bytes
-        if other_bytes - bound_bytes > _WORTH_LOOKING * memory.footprint_bytes:
+        if other_bytes - bound_bytes > _MIN_NOTABLE_SHARE * memory.footprint_bytes:
             peaks = [peak_bytes(operations, order) for order in (None, *self._graph.orders())]
             other_bytes -= peaks[0] - min(peaks)
         held = [(number, self._reason(piece)) for number, piece in self._at_peak()]

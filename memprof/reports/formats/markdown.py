@@ -85,7 +85,7 @@ def _facts(facts: Facts, paper: Paper) -> str:
 def _table(table: Table, paper: Paper) -> Iterator[str]:
     rows = list(table.rows_with_depth())
     total = [(table.total, 0)] if table.total else []
-    shown = [index for index in range(len(table.columns)) if _says_something(index, [row for row, _ in rows + total])]
+    shown = [index for index in range(len(table.columns)) if _has_text(index, [row for row, _ in rows + total])]
     columns = [table.columns[index] for index in shown]
     yield _line(_text(column.title, paper) for column in columns)
     yield _line("---:" if column.align is Align.RIGHT else ":---" for column in columns)
@@ -96,7 +96,7 @@ def _table(table: Table, paper: Paper) -> Iterator[str]:
         yield _line(f"**{cell}**" if cell else "" for cell in cells)
 
 
-def _says_something(index: int, rows: Sequence[Row]) -> bool:
+def _has_text(index: int, rows: Sequence[Row]) -> bool:
     cells = [row.cells[index] for row in rows]
     return any(isinstance(cell, Cell) and cell.text for cell in cells) and not any(
         isinstance(cell, Bar) for cell in cells

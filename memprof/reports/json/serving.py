@@ -24,7 +24,7 @@ class ServingJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="me
     state_bytes: Annotated[Size, about("Other state that is held between calls.")]
     constant_bytes: Annotated[Size, about("Constants of all programs.")]
     footprint_bytes: Annotated[Size, about("All of it with that cache, and the program that holds most beside it.")]
-    programs: Annotated[tuple[ServedProgram, ...], about("Those that hold most beside what is shared come first.")]
+    programs: Annotated[tuple[ServedProgram, ...], about("Those that hold most beside the shared part come first.")]
     sequences: tuple[Sequences, ...]
 
 

@@ -35,7 +35,7 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     needs = [
         _need(index, column, [*rows, *total], paper)
         for index, column in enumerate(table.columns)
-        if any(_says_something(row.cells[index]) for row in [*rows, *total])
+        if any(_has_text(row.cells[index]) for row in [*rows, *total])
     ]
     if not needs:
         return []
@@ -77,7 +77,7 @@ def _flatten(rows: tuple[Row, ...], paper: Paper, *, prefix: str, nested: bool) 
         yield from _flatten(row.children, paper, prefix=prefix + pipe, nested=True)
 
 
-def _says_something(cell: Cell | Bar) -> bool:
+def _has_text(cell: Cell | Bar) -> bool:
     return isinstance(cell, Bar) or bool(cell.text)
 
 

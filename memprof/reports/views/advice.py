@@ -37,8 +37,8 @@ _COMPILES = " `memprof advise` with the name of a step compiles those changes th
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
-    Meaning.UNPROVED: "unproved: no small instance of the step could be run on the CPU",
-    Meaning.DIFFERENT: "other numbers than before",
+    Meaning.UNPROVED: "unverified: no small instance of the step could be run on the CPU",
+    Meaning.DIFFERENT: "different numbers than before",
 }
 
 
@@ -52,9 +52,9 @@ def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
 
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     """Build the advice section of a report."""
-    heading = Heading(text="What could be done", level=2, aside="what costs least first")
+    heading = Heading(text="Possible changes", level=2, aside="cheapest first")
     if report.engine_figures is not None:
-        return (heading, Note(text="Advice is for XLA's programs; this is an engine.", tone=Tone.MUTED))
+        return (heading, Note(text="Advice applies to XLA's programs; this is an engine.", tone=Tone.MUTED))
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
@@ -72,7 +72,7 @@ def unpressed_note(report: Report) -> tuple[Note, ...]:
     if report.without_limit is None:
         return ()
     size = format_bytes(report.without_limit.footprint_bytes)
-    text = f"The numbers are those of the plan in which XLA recomputes nothing on its own, with a footprint of {size}."
+    text = f"The numbers are those of the plan without XLA's own recomputation, with a footprint of {size}."
     return (Note(text=text, tone=Tone.MUTED),)
 
 
@@ -82,7 +82,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
     best = [each for each in advice if each not in recomputing[1:]][:top]
     return Table(
         columns=(
-            Column(title="what could be done", shorten=Shorten.END, min_width=30),
+            Column(title="possible changes", shorten=Shorten.END, min_width=30),
             Column(title="saves", align=Align.RIGHT),
             Column(title="share", align=Align.RIGHT, priority=2),
             Column(title="technique", priority=1),

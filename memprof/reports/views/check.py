@@ -50,7 +50,7 @@ def _verdict(result: CheckResult) -> tuple[Note, ...]:
 def _differences(result: CheckResult) -> tuple[Block, ...]:
     if not result.differences:
         return ()
-    text = f"Not only the step has changed since the baseline: {'; '.join(result.differences)}."
+    text = f"The baseline differs in more than the step: {'; '.join(result.differences)}."
     return (Note(text=text, tone=Tone.WARNING),)
 
 

@@ -27,12 +27,12 @@ from memprof.reports.views.differences import difference_blocks
 from memprof.reports.views.header import TONES, pressure_sentence, target_values, toolchain_values
 
 _NAMED_ROWS = 3
-_NOT_MEASURED = "Nothing here was measured on a device."
+_NOT_MEASURED = "These numbers were not measured on a device."
 _OF_ENGINES = (
     "params, temps and host are totals in the log of TensorRT's builder; cache, batch and outputs have the sizes of the"
     " model's inputs and outputs; a replay of the layers divides temps into forward_temps and workspace."
 )
-_MEASURED = "Step time and throughput were measured, each row in a process of its own."
+_MEASURED = "Step time and throughput were measured, each row in a separate process."
 
 
 def comparison_document(
@@ -208,8 +208,8 @@ def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
     unknown = [row.name for row in rows if row.effect.took_effect is None and not row.effect.evidence]
     if not (flagged or took or unclear):
         return ()
-    nothing = [Note(tone=Tone.MUTED, text=f"{', '.join(unknown)}: nothing to look for")] if unknown else []
-    title = "Every technique took effect" if not unclear else f"Cannot tell: {len(unclear)} of {len(rows)}"
+    nothing = [Note(tone=Tone.MUTED, text=f"{', '.join(unknown)}: no visible effect")] if unknown else []
+    title = "Every technique took effect" if not unclear else f"Undecided: {len(unclear)} of {len(rows)}"
     if flagged:
         title = f"Without effect: {len(flagged)} of {len(rows)}"
     heading = Heading(text=title, level=2, aside="found in the compiled programs")
@@ -251,7 +251,7 @@ def _names(rows: Sequence[ComparedRow]) -> str:
 
 def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     was_measured = any(row.report.measured is not None for row in rows)
-    whose = "" if num_devices(rows) == 1 else "All sizes are those of one device, and FLOPs those of all together. "
+    whose = "" if num_devices(rows) == 1 else "All sizes are per device; FLOPs are those of all devices together. "
     engines = [row for row in rows if row.report.engine_figures is not None]
     others = [row for row in rows if row.report.engine_figures is None]
     recorded = [row.report.allocator is not None for row in others]

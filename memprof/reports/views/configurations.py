@@ -61,7 +61,7 @@ def compared_rows(comparison: ReportComparison, order: Order) -> tuple[ComparedR
             return tuple(sorted(rows, key=lambda row: row.report.recomputed_flops))
         case Order.STEP:
             if rows and not any(map(_step_seconds, rows)):
-                raise MemprofError("--sort step is for rows that were run: give --steps, or sort by footprint")
+                raise MemprofError("--sort step applies to rows that were run: give --steps, or sort by footprint")
             return tuple(sorted(rows, key=lambda row: _step_seconds(row) or math.inf))
 
 
@@ -82,7 +82,7 @@ def best_row(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, str] | None:
         return None
     timed = [row for row in fitting if _step_seconds(row)]
     if timed:
-        return min(timed, key=lambda row: _step_seconds(row) or math.inf), "the fastest that fits"
+        return min(timed, key=lambda row: _step_seconds(row) or math.inf), "the fastest row that fits"
     return min(fitting, key=lambda row: row.report.footprint_bytes), "the smallest footprint that fits"
 
 

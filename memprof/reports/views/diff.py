@@ -71,7 +71,7 @@ def _buffer_blocks(buffers: Sequence[MatchedBuffers], *, top: int) -> tuple[Bloc
     blocks: list[Block] = []
     for title, sign in (("Buffers that grew", 1), ("Buffers that shrank", -1)):
         changed = [group for group in groups if group.delta_bytes * sign > 0]
-        aside = "live at the peak, matched by operation and shape, alike ones of all layers together"
+        aside = "live at the peak, matched by operation and shape, with those of all layers combined"
         blocks.append(Heading(text=title, level=2, aside=aside))
         blocks.append(_table(changed, names, top=top) if changed else Note(tone=Tone.MUTED, text="none"))
     return tuple(blocks)

@@ -37,7 +37,7 @@ def difference_blocks(rows: Sequence[ComparedRow], *, by: By, depth: int, top: i
     name = reference_row(rows).name
     top = max(top, len(Category)) if by is By.CATEGORY else top  # there are few categories, so all are shown
     return (
-        Heading(text=f"Differences by {by.value}", level=2, aside=f"sizes of {name}, and what the others change"),
+        Heading(text=f"Differences by {by.value}", level=2, aside=f"sizes of {name}, and changes of the other rows"),
         difference_table(by.value, _shares_of(rows, by=by, depth=depth), rows, top=top),
     )
 
@@ -61,10 +61,10 @@ def _shares_of(rows: Sequence[ComparedRow], *, by: By, depth: int) -> tuple[Shar
                 [report.by_phase for report in reports], label=lambda phase: _key_cell(phase_name(phase), by)
             )
         case By.STACK:
-            raise MemprofError("Stacks of several programs cannot be shown side by side. Compare by source.")
+            raise MemprofError("Stacks of several programs cannot be compared. Compare by source.")
         case By.BUFFER | By.PADDING | By.LAYOUT:
             raise MemprofError(
-                "Buffers of several programs cannot be shown side by side. Compare by category, module, source, dtype "
+                "Buffers of several programs cannot be compared. Compare by category, module, source, dtype "
                 "or phase; `memprof show A.memprof --diff B.memprof` matches the buffers of two captures."
             )
 

@@ -30,7 +30,7 @@ _PARTS = {
     "parameter allocation": "arguments",
     "arguments": "arguments",
     "constant allocation": "constants",
-    "maybe_live_out allocation": "results, and arguments that are written over",
+    "maybe_live_out allocation": "results, and arguments that are overwritten",
     "output": "results",
     "preallocated temp allocation": "temp block",
     "HLO temp": "temp block",
@@ -48,7 +48,9 @@ _MOMENTS = {
     Moment.LOADING: "when the program was loaded",
     Moment.RUNNING: "while it ran",
 }
-_IS_TEMP_BLOCK = "which a device takes as one piece before the program runs: all values between arguments and results"
+_IS_TEMP_BLOCK = (
+    "which a device allocates as one block before the program runs: all values between arguments and results"
+)
 
 
 def explanation_document(explanation: Explanation, *, top: int) -> Document:
@@ -70,7 +72,7 @@ def explanation_document(explanation: Explanation, *, top: int) -> Document:
         blocks += [Heading(text="The largest buffers, as XLA lists them", level=2), _listed_table(explanation, top)]
     if program is not None and explanation.asked:
         blocks += [
-            Heading(text=f"What was asked for, in {program.label}", level=2, aside="at the peak"),
+            Heading(text=f"The request, in {program.label}", level=2, aside="at the peak"),
             largest_buffers_table(explanation.asked, top=top),
         ]
     return Document(blocks=tuple(blocks))
@@ -81,9 +83,9 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
     log = explanation.log
     found = [_what(explanation), *_why_not(explanation), _own_attempt(log), _verdict(explanation)]
     if log.num_tries:
-        found.append(f"{log.num_tries:,} warnings beside it are tries of XLA's autotuner, which are no failure.")
+        found.append(f"{log.num_tries:,} further warnings are attempts of XLA's autotuner, which are not failures.")
     if log.num_messages > 1:
-        found.append(f"The log says so {log.num_messages:,} times: for each device, and again as an exception.")
+        found.append(f"The log reports it {log.num_messages:,} times: for each device, and as an exception.")
     return tuple(filter(None, (*found, _more(explanation))))
 
 
@@ -92,7 +94,7 @@ def _facts(explanation: Explanation) -> Facts:
     sizes = {
         "asked for": (log.asked_bytes, not log.is_rounded),
         "free": (explanation.free_bytes, pool is not None and pool.in_use_bytes is not None),
-        "largest free piece": (pool.largest_free_bytes if pool else None, False),
+        "largest free block": (pool.largest_free_bytes if pool else None, False),
         "in use": (pool.in_use_bytes if pool else None, True),
         "there is": (explanation.capacity_bytes, pool is not None),
     }
@@ -116,15 +118,15 @@ def _what(explanation: Explanation) -> str:
     if explanation.asked_for is AskedFor.TEMP_BLOCK:
         held = sum(buffer.size_bytes for buffer in explanation.asked)
         live = f", {format_bytes(held)} of them live at once" if held else ""
-        return f"What was asked for is the temp block of {of_program}, {_IS_TEMP_BLOCK}{live}."
+        return f"The request is the temp block of {of_program}, {_IS_TEMP_BLOCK}{live}."
     if explanation.asked_for is AskedFor.BUFFER:
         (buffer,) = explanation.asked
-        return f"What was asked for is one buffer of {of_program}, {_name_of(buffer)}: {buffer.evidence}."
+        return f"The request is one buffer of {of_program}, {_name_of(buffer)}: {buffer.evidence}."
     return {
-        AskedFor.PROGRAM: f"The compiler refused {of_program} before it ran: it needs more than one device has.",
-        AskedFor.LOADED_PROGRAM: "The program was compiled, but beside the live arrays there was no room for it.",
-        AskedFor.RESULTS: "What was asked for is memory for results that are not written into donated arguments.",
-        AskedFor.ARRAY: "What was asked for is an array: one that is copied to the device, or a program's result.",
+        AskedFor.PROGRAM: f"The compiler rejected {of_program} before it ran: it needs more than one device has.",
+        AskedFor.LOADED_PROGRAM: "The program was compiled, but there was no room for it beside the live arrays.",
+        AskedFor.RESULTS: "The request is memory for results that are not written into donated arguments.",
+        AskedFor.ARRAY: "The request is an array: one that is copied to the device, or a program's result.",
     }.get(explanation.asked_for, "")
 
 
@@ -139,24 +141,21 @@ def _why_not(explanation: Explanation) -> list[str]:
     asked, free, capacity = log.asked_bytes or 0, explanation.free_bytes, explanation.capacity_bytes
     found = []
     if log.space not in ("", "hbm"):
-        found.append(
-            f"It is about {log.space}, the memory on the chip that kernels work in, not about the device's own."
-        )
+        found.append(f"It concerns {log.space}, the on-chip memory of kernels, not the device's memory.")
     if capacity is not None and asked > capacity:
         found.append(
-            f"It is more than all that one device has for it, {format_bytes(capacity)}, by"
-            f" {format_bytes(asked - capacity)}: nothing that is freed would help, only a smaller program."
+            f"It exceeds the whole memory of one device, {format_bytes(capacity)}, by "
+            f"{format_bytes(asked - capacity)}: only a smaller program helps, not freeing memory."
         )
     elif free is not None and asked > free:
-        found.append(
-            f"{format_bytes(asked - free)} were missing; what was in use are live arrays and the memory of programs."
-        )
+        found.append(f"{format_bytes(asked - free)} were missing; live arrays and the memory of programs were in use.")
     elif free is not None:
         largest = pool.largest_free_bytes if pool else None
-        pieces = f", the largest piece of which has {format_bytes(largest)}" if largest else ", but not in one piece"
+        pieces = f", in blocks of at most {format_bytes(largest)}" if largest else ", but not in one block"
         found.append(
-            f"The pool is fragmented: {format_bytes(free)} were free{pieces}. What is freed before the large program"
-            " runs, or a larger share of the device for the pool (XLA_CLIENT_MEM_FRACTION), makes one piece."
+            f"The pool is fragmented: {format_bytes(free)} were free{pieces}. Freeing memory before the large "
+            "program runs, or giving the pool a larger share of the device (XLA_CLIENT_MEM_FRACTION), yields one "
+            "block."
         )
     if pool is not None and pool.share_in_use is not None:
         found.append(f"About {pool.share_in_use:.0%} of the allocator's pool was in use, as XLA draws it.")
@@ -169,12 +168,12 @@ def _own_attempt(log: OutOfMemory) -> str:
     if tried is None:
         return ""
     original, reduced = format_bytes(tried.original_bytes), format_bytes(tried.reduced_bytes)
-    came_to = f"came from {original} to {reduced}" if original != reduced else f"came no lower than {original}"
+    came_to = f"went from {original} to {reduced}" if original != reduced else f"did not get below {original}"
     if not tried.limit_bytes:
         return f"XLA knew when it compiled: arguments and results alone are more than the device has, and it {came_to}."
     return (
-        f"XLA knew when it compiled: it tried to stay below {format_bytes(tried.limit_bytes)} by computing values"
-        f" again, and {came_to}."
+        f"XLA knew when it compiled: it tried to stay below {format_bytes(tried.limit_bytes)} by recomputing values, "
+        f"and {came_to}."
     )
 
 
@@ -191,11 +190,11 @@ def _more(explanation: Explanation) -> str:
     if explanation.program is not None:
         return ""
     if explanation.num_programs:
-        return "No program that was given has an allocation of that size: it was another one, or an array."
+        return "None of the given programs has an allocation of that size: it was another program, or an array."
     if explanation.listed:
-        return "What the buffers are for, the program tells: give its dump or its capture with --program."
+        return "The program shows the purpose of the buffers: give its dump or its capture with --program."
     return (
-        "The log does not say which buffer it was. The program does: have XLA dump it"
+        "The log does not name the buffer, but the program does: let XLA dump it"
         ' (XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"), and give the folder with --program.'
     )
 

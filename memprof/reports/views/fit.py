@@ -14,7 +14,7 @@ from memprof.reports.units import (
 )
 from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
 
-_BUDGET = "the memory pool, less the reserve"
+_BUDGET = "the memory pool minus the reserve"
 
 
 def fit_document(result: FitResult) -> Document:
@@ -138,7 +138,7 @@ def techniques_document(result: TechniquesResult) -> Document:
 def _answer(result: TechniquesResult) -> str:
     if result.answer is None:
         return "no combination of techniques fits"
-    return f"{result.answer.label} fits" if result.answer.techniques else "it fits without techniques"
+    return f"{result.answer.label} fits" if result.answer.techniques else "the step fits without techniques"
 
 
 def _technique_facts(result: TechniquesResult) -> Facts:
@@ -146,7 +146,7 @@ def _technique_facts(result: TechniquesResult) -> Facts:
     sizes = [
         ("memory", result.memory_bytes, ""),
         ("budget", result.budget_bytes, _BUDGET),
-        (shown.name, shown.footprint_bytes or 0, "fits" if result.answer else "the smallest that was compiled"),
+        (shown.name, shown.footprint_bytes or 0, "fits" if result.answer else "the smallest compiled one"),
     ]
     exact = (
         Fact(label=label, values=(format_bytes(size), f"{format_exact_bytes(size)} bytes", *([note] if note else [])))
@@ -217,17 +217,17 @@ def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
     muted = [f"{(result.answer or result.smallest).name} {result.verdict.sentence}."] if result.verdict else []
     if result.num_inferred:
         muted.append(
-            f"{result.num_inferred} combinations that would cost less were not compiled: for each, one that should hold"
-            " less was, and does not fit."
+            f"{result.num_inferred} cheaper combinations were not compiled: for each, another one that should hold "
+            "less was compiled and does not fit."
         )
     if any(each.at_least_seconds is not None for each in (*result.ranked, *result.others)):
         muted.append("at least: a roofline bound on the time of a step, not measured; the fastest by it comes first.")
     if result.answer is not None and result.num_combinations > 1:
-        muted.append("Those that would cost as much or more were not compiled either, but for what the table has.")
+        muted.append("Combinations of equal or higher cost were not compiled either, except those in the table.")
     warnings = [f"{name} failed: {problem}" for name, problem in _failures(result)]
-    warnings += [f"{sentence}, so that nothing was inferred from their order." for sentence in result.contradictions]
+    warnings += [f"{sentence}, so their order was not used." for sentence in result.contradictions]
     if result.answer is not None and result.answer.cost.changes_training:
-        warnings.append("The answer has another optimizer, which trains otherwise: without one nothing fits.")
+        warnings.append("The answer has another optimizer, which changes training: no combination fits without one.")
     notes = [Note(text=text, tone=Tone.MUTED) for text in muted]
     notes += [Note(text=text, tone=Tone.WARNING) for text in warnings]
     notes += [

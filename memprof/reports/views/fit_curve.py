@@ -42,7 +42,7 @@ def _table(curve: FitCurve) -> Table:
 def _row(point: CurvePoint) -> Row:
     found = point.found
     if found is None:
-        return Row(cells=(Cell(text=f"{point.at:,}"), Cell(text="nothing fits", key=Tone.BAD), *[Cell(text="")] * 4))
+        return Row(cells=(Cell(text=f"{point.at:,}"), Cell(text="none fits", key=Tone.BAD), *[Cell(text="")] * 4))
     trial = next(trial for trial in found.tried if trial.value == found.value)
     cells = (
         Cell(text=f"{point.at:,}"),
@@ -64,5 +64,5 @@ def _notes(curve: FitCurve) -> tuple[Note, ...]:
     ]
     if found.step_reason:
         notes.append(Note(text=f"Only multiples of {found.step}: {found.step_reason}.", tone=Tone.MUTED))
-    text = f"Each value was compiled, and so was the one after it. Profile one with: {found.command}"
+    text = f"Each value and the next larger one were compiled. Profile one with: {found.command}"
     return (*notes, Note(text=text, tone=Tone.ACCENT))

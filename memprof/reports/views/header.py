@@ -122,10 +122,10 @@ def refusal_notes(report: Report) -> tuple[Note, ...]:
     """Quote the compiler's reason, if it rejected the program."""
     if not report.refusal:
         return ()
-    own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB, of which the parts are below."
+    own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB; its parts are below."
     if is_about_chip(report.refusal):
-        own = over_limit_sentence(report.kernels) or "It is about memory on the chip, not about the footprint."
-    return (Note(tone=Tone.BAD, text=f"The compiler refused the program: {report.refusal.rstrip('.')}. {own}"),)
+        own = over_limit_sentence(report.kernels) or "It concerns memory on the chip, not the footprint."
+    return (Note(tone=Tone.BAD, text=f"The compiler rejected the program: {report.refusal.rstrip('.')}. {own}"),)
 
 
 def pressure_notes(*reports: Report) -> tuple[Note, ...]:
@@ -149,7 +149,7 @@ def pressure_sentence(pressure: Pressure) -> str:
         limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_percent}% of the card"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
-    without = "the footprint without that limit is unknown, since the program was not compiled without it"
+    without = "the footprint without that limit is unknown, because the program was not compiled without it"
     if pressure.footprint_without_limit_bytes is not None:
         without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
     return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"
@@ -314,7 +314,7 @@ def _model(report: Report) -> tuple[str, ...]:
     on_all = on_each = ""
     if num_devices > 1:
         on_all = f" on all {num_devices} devices together"
-        on_each = f", {format_flops(round(report.flops / num_devices))} on each where all of it is divided"
+        on_each = f", {format_flops(round(report.flops / num_devices))} on each if all of it is divided"
     if not report.flops:  # FLOPs are counted in a trace, and an imported program was traced elsewhere
         return (f"{format_count(report.num_params)} parameters",)
     return (

@@ -54,7 +54,7 @@ def job_document(job: Job, *, top: int, report: Report | None = None, advice: Se
     if job.moment is not None:
         blocks += _moment(job.moment, top)
     if job.growth:
-        blocks += [Heading(text="Growth while nothing new was compiled", level=2), _growth(job.growth, top)]
+        blocks += [Heading(text="Growth without a new compile", level=2), _growth(job.growth, top)]
     if report is not None:
         blocks += _verdict(job.programs[0].name, report, advice)
     return Document(blocks=tuple(blocks))
@@ -77,7 +77,7 @@ def _facts(job: Job) -> Facts:
     own = [each for program in job.programs for each in program.compiles]
     kinds = ((own, "for the script"), (job.of_jax, "for operations of JAX"))
     counts = tuple(_count(compiles, what) for compiles, what in kinds if compiles)
-    facts = [Fact(label="compiled", values=counts or ("nothing with JAX",))]
+    facts = [Fact(label="compiled", values=counts or ("no use of JAX",))]
     if job.moment is not None:
         moment = job.moment
         values = [format_bytes(moment.size_bytes), f"{moment.program} {format_bytes(moment.footprint_bytes)}"]
@@ -162,7 +162,7 @@ def _recompiles(programs: Sequence[JobProgram]) -> list[Block]:
         Fact(label=program.name, values=tuple(f"{_times(each.times)}: {each.reason}" for each in program.recompiles))
         for program in again
     ]
-    return [Heading(text="Compiled again", level=2), Facts(facts=tuple(facts))]
+    return [Heading(text="Recompiled", level=2), Facts(facts=tuple(facts))]
 
 
 def _moment(moment: LargestMoment, top: int) -> list[Block]:
@@ -171,18 +171,18 @@ def _moment(moment: LargestMoment, top: int) -> list[Block]:
         text = f"At the first call of {moment.program}, {when}: it needs {format_bytes(moment.footprint_bytes)}"
     else:
         text = (
-            f"{moment.program}, which needs most, may have run {when}, beside the arrays that were there: it needs"
+            f"{moment.program}, which needs most, may have run {when}, beside the existing arrays: it needs"
             f" {format_bytes(moment.footprint_bytes)}"
         )
     text += (
         f", and arrays beside it hold {format_bytes(moment.others_bytes)}."
         if moment.others
-        else ", and no other arrays are there."
+        else ", and there are no other arrays."
     )
     if moment.in_use_bytes is not None:
         rest = moment.in_use_bytes - moment.live_bytes
         text += (
-            f" The allocator had given out {format_bytes(moment.in_use_bytes)}, {format_bytes(abs(rest))}"
+            f" The allocator had allocated {format_bytes(moment.in_use_bytes)}, {format_bytes(abs(rest))}"
             f" {'more' if rest >= 0 else 'less'} than the {format_bytes(moment.live_bytes)} of all arrays."
         )
     blocks: list[Block] = [Heading(text="The largest moment", level=2), Note(text=text, tone=Tone.MUTED)]

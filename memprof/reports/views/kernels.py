@@ -13,10 +13,10 @@ from memprof.reports.views.cells import more_label, short_names
 
 _KINDS = ("input", "output", "scratch")
 _PLANNED = (
-    "VMEM of blocks and scratch memory is inferred from the kernels. The compiler adds temporaries of its own while it"
-    " generates code: --complete shows its figure."
+    "VMEM of blocks and scratch memory is inferred from the kernels. The compiler adds temporaries while it "
+    "generates code: --complete shows its figure."
 )
-_SEMAPHORES = "semaphores have a memory of their own"
+_SEMAPHORES = "semaphores have separate memory"
 
 
 def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
@@ -25,7 +25,7 @@ def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, .
         return ()
     is_planned = any(each.kernel.used_bytes is None for each in kernels)
     notes = (Note(tone=Tone.MUTED, text=_PLANNED),) if is_planned else ()
-    heading = Heading(text="VMEM of Pallas kernels", level=2, aside="equal calls from one line together")
+    heading = Heading(text="VMEM of Pallas kernels", level=2, aside="equal calls from one line combined")
     return (heading, _table(kernels, top=top), *notes, *_other_memories(kernels, top=top))
 
 

@@ -61,7 +61,7 @@ def layout_copy_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
     """Build the section; empty if there are no copies."""
     if not report.layout_copies:
         return ()
-    heading = Heading(text="Copies that only change the layout", level=2, aside="alike ones of all layers together")
+    heading = Heading(text="Copies that only change the layout", level=2, aside="similar ones of all layers combined")
     return (heading, layout_copy_table(report.layout_copies, top=top))
 
 

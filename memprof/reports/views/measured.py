@@ -38,8 +38,8 @@ from memprof.reports.views.measured_devices import device_blocks, spread_facts
 _SHOWN_LOSSES = 5
 _LOOPS = Note(
     tone=Tone.MUTED,
-    text="Times are sums over all threads or streams. Loops and calls are left out, since the operations inside them "
-    "are in the list.",
+    text="Times are sums over all threads or streams. Loops and calls are left out, because the operations inside "
+    "them are in the list.",
 )
 _MEAN = replace(_LOOPS, text=f"All is the mean of the devices of one process. {_LOOPS.text}")
 
@@ -88,7 +88,7 @@ def _ran(measured: Measurement) -> str:
     count = len(measured.step_seconds)
     devices = f"{len(measured.devices)} devices ({measured.device})" if measured.devices else measured.device
     processes = f" in {measured.num_processes} processes" if measured.num_processes > 1 else ""
-    return f"on {devices}{processes}, {count} steps after {measured.num_warmup_steps} to warm up"
+    return f"on {devices}{processes}, {count} steps after {measured.num_warmup_steps} warm-up steps"
 
 
 def _step_time(measured: Measurement) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _peak(report: Report, pool: PoolMemory | None) -> tuple[str, ...]:
     if pool is None:
         return ()
     if pool.peak_bytes is None:
-        return ("hidden: compiling the step or making its arguments took more than running it",)
+        return ("hidden: compiling the step or creating its arguments took more than running it",)
     return (
         f"{format_bytes(pool.peak_bytes)}, {format_exact_bytes(pool.peak_bytes)} bytes (XLA's allocator)",
         *_against(report, pool.peak_bytes),
@@ -192,7 +192,7 @@ def _out_of_memory(report: Report, end: OutOfMemory | None) -> tuple[Note, ...]:
         there = f", with {format_bytes(end.in_use_bytes)} of {format_bytes(end.limit_bytes)} in use"
     text = (
         f"Out of memory while {end.doing}: {asked}{there}. The compiled program takes "
-        f"{format_bytes(report.footprint_bytes)}; below is what it is made of."
+        f"{format_bytes(report.footprint_bytes)}; its parts are below."
     )
     return (Note(tone=Tone.BAD, text=text),)
 
@@ -201,11 +201,11 @@ def _explanations(measured: Measurement) -> tuple[Note, ...]:
     if measured.resident is None or measured.out_of_memory is not None:
         return ()
     text = (
-        "A CPU has no allocator that counts: resident is by how much the whole process grew during the steps, threads, "
-        "libraries and freed blocks that malloc keeps included, and the size of the arguments."
+        "A CPU has no allocator statistics: resident is the growth of the whole process during the steps (including "
+        "threads, libraries and freed blocks that malloc keeps) plus the size of the arguments."
     )
     if measured.devices:
-        text += " What each device of it takes of that is not known."
+        text += " The share of each device is unknown."
     return (Note(tone=Tone.MUTED, text=text),)
 
 

@@ -126,8 +126,8 @@ def _axes_table(axes: tuple[ReplicatedOver, ...]) -> Table:
         columns=(
             Column(title="axis"),
             Column(title="on a device", align=Align.RIGHT),
-            Column(title="divided, it would save", align=Align.RIGHT),
-            Column(title="the largest of it", shorten=Shorten.MIDDLE, min_width=16, priority=1),
+            Column(title="saving if sharded", align=Align.RIGHT),
+            Column(title="its largest", shorten=Shorten.MIDDLE, min_width=16, priority=1),
         ),
         rows=tuple(
             Row(

@@ -11,7 +11,7 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.buffers import Alike, group_alike, places
 from memprof.reports.views.cells import aside_cell, more_label
 
-_TITLES = ("array", "filled up to", "count", "elements", "takes", "padding", "share", "category", "module", "source")
+_TITLES = ("array", "padded to", "count", "elements", "takes", "padding", "share", "category", "module", "source")
 
 
 def padding_facts(report: Report) -> tuple[Fact, ...]:

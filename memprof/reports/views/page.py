@@ -50,7 +50,7 @@ def later_sections(report: Report, *, depth: int, top: int) -> Mapping[str, Sequ
             group_legend(),
         ),
         "Setup": (
-            _heading("Setup", "what was compiled, for what, with what"),
+            _heading("Setup", "program, target and tools"),
             header.setup_facts(report),
             header.memory_facts(report),
             *header.configuration(report),

@@ -38,7 +38,10 @@ def plan_document(plan: CheckpointPlan) -> Document:
 def _answer(plan: CheckpointPlan) -> str:
     if plan.best is None:
         least = min(point.footprint_bytes for point in plan.points)
-        return f"No checkpoints bring it to {format_bytes(plan.budget_bytes)}: the smallest is {format_bytes(least)}"
+        return (
+            f"No checkpoints bring the footprint to {format_bytes(plan.budget_bytes)}: the smallest is "
+            f"{format_bytes(least)}"
+        )
     size = format_bytes(plan.best.footprint_bytes)
     if plan.best.checkpoints is None:
         changes = " and ".join(each.rule for each in plan.changes)

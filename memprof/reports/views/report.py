@@ -41,12 +41,12 @@ _RESOLUTION = 480
 _PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE, Phase.UNDIFFERENTIATED})
 _NAMED_ARGUMENTS = 3
 _MORE = 3  # suggested commands show this many times as many rows
-_NOT_MEASURED = "Nothing here was measured on a device."
+_NOT_MEASURED = "These numbers were not measured on a device."
 _OF_ENGINE = (
-    "Totals and layers are those of TensorRT's builder. The lives of tensors, and what of the activation memory is"
-    f" workspace, are inferred from the order of the layers. {_NOT_MEASURED}"
+    "Totals and layers are those of TensorRT's builder. Live ranges of tensors, and the workspace's share of the "
+    f"activation memory, are inferred from the order of the layers. {_NOT_MEASURED}"
 )
-_MEASURED = "Only what stands under Measured was measured."
+_MEASURED = "Only the numbers under Measured were measured."
 
 
 def summary_document(
@@ -114,7 +114,7 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
     if not report.buffers:
         return ()
     return (
-        Heading(text="Largest buffers at the peak", level=2, aside="alike ones of all layers together"),
+        Heading(text="Largest buffers at the peak", level=2, aside="similar ones of all layers combined"),
         largest_buffers_table(report.buffers, top=top),
     )
 
@@ -253,7 +253,7 @@ def _unused_arguments(report: Report) -> Note | None:
     more = f" and {len(unused) - _NAMED_ARGUMENTS} more" if len(unused) > _NAMED_ARGUMENTS else ""
     size = format_bytes(sum(leaf.size_bytes for leaf in unused))
     text = (
-        f"No result depends on {len(unused)} of the step's arguments ({size}): {names}{more}. jit drops them, so they "
-        "are not in the footprint, but whoever calls the step still holds them."
+        f"No result depends on {len(unused)} of the step's arguments ({size}): {names}{more}. jit drops them, so "
+        "they are not in the footprint, but the caller still holds them."
     )
     return Note(tone=Tone.WARNING, text=text)

@@ -75,10 +75,10 @@ def _programs(plan: ServingPlan) -> Table:
     return Table(
         columns=(
             Column(title="program"),
-            Column(title="beside what is shared", align=number),
-            Column(title="of it copies of the cache", align=number, priority=1),
+            Column(title="beside the shared part", align=number),
+            Column(title="copies of the cache", align=number, priority=1),
             Column(title="constants", align=number, priority=2),
-            Column(title="footprint alone", align=number, priority=3),
+            Column(title="footprint by itself", align=number, priority=3),
         ),
         rows=tuple(
             Row(
@@ -111,9 +111,9 @@ def _sequences(plan: ServingPlan) -> tuple[Block, ...]:
 def _notes(plan: ServingPlan) -> tuple[Note, ...]:
     notes = [
         Note(
-            text=f"Weights {format_bytes(plan.weights_bytes)}; {plan.cache_bytes_per_token:,} bytes of cache for each"
-            f" token; {plan.largest.name} holds most beside them. Machine code and CUDA graphs lie outside of JAX's"
-            " pool and are not counted.",
+            text=f"Weights {format_bytes(plan.weights_bytes)}; {plan.cache_bytes_per_token:,} bytes of cache for "
+            f"each token; {plan.largest.name} needs most beside them. Machine code and CUDA graphs are "
+            "outside JAX's pool and are not counted.",
             tone=Tone.MUTED,
         )
     ]

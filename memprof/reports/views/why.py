@@ -13,7 +13,7 @@ from memprof.reports.views.cells import short_names
 
 _MOST_USERS = 4
 _MOST_LINKS = 12
-_WORTH_A_WARNING = 0.02  # share of the footprint, as for advice
+_WARNING_SHARE = 0.02  # share of the footprint, as for advice
 _BY_REASON = {
     Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is held for the whole step",
     Reason.ANY_ORDER: "live here in every order of the operations",
@@ -69,10 +69,10 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
     if len(why.users) > _MOST_USERS:
         facts.append(("", (Cell(text=f"and {len(why.users) - _MOST_USERS} before these"),)))
     if buffer.is_temp and not why.users:
-        facts.append(("waits for", (Cell(text="nothing after what runs at the peak"),)))
+        facts.append(("waits for", (Cell(text="nothing after the operation at the peak"),)))
     if why.reason is Reason.WAITING and why.users:
         when = f"after position {why.ready:,}" if why.ready >= 0 else "from the beginning"
-        facts.append(("could run", (Cell(text=f"the last of them has all that it needs {when}"),)))
+        facts.append(("could run", (Cell(text=f"the last of them has all its operands {when}"),)))
     if why.chain:
         facts.append(("between", tuple(map(_link, _shortened(why.chain)))))
     facts.append(("live here", (Cell(text=_BY_REASON[why.reason]),)))
@@ -82,8 +82,8 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
 def order_facts(report: Report, schedule: Schedule) -> Sequence[Labelled]:
     """List the bytes that are live at the peak, in the chosen order and in others."""
     facts = {
-        "live peak": f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen",
-        "another order": f"{format_bytes(schedule.other_bytes)} in the best that was found",
+        "live peak": f"{format_bytes(report.live_peak_bytes)} in XLA's order",
+        "another order": f"{format_bytes(schedule.other_bytes)} in the best order found",
         "any order": f"at least {format_bytes(schedule.bound_bytes)}: what must be live around one of its operations",
     }
     return [(label, (Cell(text=value),)) for label, value in facts.items()]
@@ -99,7 +99,7 @@ def order_note(report: Report, schedule: Schedule) -> Note:
         if most_bytes
         else "No order of the same operations has a lower peak."
     )
-    tone = Tone.WARNING if least_bytes > _WORTH_A_WARNING * report.footprint_bytes else Tone.MUTED
+    tone = Tone.WARNING if least_bytes > _WARNING_SHARE * report.footprint_bytes else Tone.MUTED
     return Note(text=text, tone=tone)
 
 

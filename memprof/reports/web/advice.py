@@ -24,11 +24,7 @@ _NUM_SHOWN = 6
 
 def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
     """Build the section with the advice on the peak."""
-    blocks = [
-        block_html(
-            Heading(text="Advice", level=2, aside="what costs least first; open one for its reason and its code")
-        )
-    ]
+    blocks = [block_html(Heading(text="Advice", level=2, aside="cheapest first; open one for its reason and its code"))]
     if not advice:
         blocks.append(block_html(NOTHING_TO_SAVE))
         return Section(title="Advice", html="\n".join(blocks))

@@ -38,7 +38,7 @@ _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
 # Files beside a dumped program; a text dump cannot be read without the first two.
 _ASSIGNMENT, _LIVE_RANGES, _REPORT = "buffer-assignment", "live-range", "memory-usage-report"
-_TELLS = {_ASSIGNMENT: "where each value lies", _LIVE_RANGES: "when each value lives"}
+_CONTENTS = {_ASSIGNMENT: "the place of each value", _LIVE_RANGES: "the live range of each value"}
 _BESIDE = re.compile(
     rf".+after_optimizations-(?:{_ASSIGNMENT}(?:-values)?|{_LIVE_RANGES}|{_REPORT})\.(?:pb|txt)" + _PACKED
 )
@@ -114,7 +114,7 @@ def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
                     seen.add(digest)
                     yield program
         if not num_found:
-            raise MemprofError(f"{path} holds no compiled program: it is a trace without the stat `Hlo Proto`")
+            raise MemprofError(f"{path} contains no compiled program: it is a trace without the stat `Hlo Proto`")
 
 
 def _files_in(path: Path) -> list[Path]:
@@ -125,18 +125,18 @@ def _files_in(path: Path) -> list[Path]:
         raise MemprofError(f"there is no file or folder {path}: {error.strerror or error}") from error
     if not is_folder:
         if _BESIDE.fullmatch(path.name):
-            raise MemprofError(f"{path} lies beside a program: give its folder")
+            raise MemprofError(f"{path} belongs to a program: give its folder")
         return [path]
     try:
         files = sorted(each for each in path.rglob("*") if os.path.isfile(each))
     except OSError as error:
-        raise MemprofError(f"{path} cannot be looked through: {error.strerror or error}") from error
+        raise MemprofError(f"{path} cannot be searched: {error.strerror or error}") from error
     found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_dump(), _OF_XPROF, _TRACE))]
     if found:
         protos = {_without_kind(each) for each in found if ".hlo.pb" in each.name}
         return [each for each in found if ".hlo.pb" in each.name or _without_kind(each) not in protos]
     raise MemprofError(
-        f"{path} holds no compiled program: no *after_optimizations.hlo.pb (or .txt) of XLA's dump, no"
+        f"{path} contains no compiled program: no *after_optimizations.hlo.pb (or .txt) of XLA's dump, no"
         " *.hlo_proto.pb and no *.xplane.pb of XProf"
     )
 
@@ -199,15 +199,15 @@ def _is_for(dump: re.Match[str], family: DeviceFamily) -> bool:
 def _of_texts(found: FoundProgram) -> FoundProgram:
     """Convert a program dumped as text, using the files beside it."""
     file = found.file
-    beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_TELLS, _REPORT)}
+    beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_CONTENTS, _REPORT)}
     texts = {kind: _text(content_of(path)) for kind, path in beside.items() if os.path.isfile(path)}
     report = memory_report_of_text(texts.get(_REPORT, ""))
     try:
-        for kind, tells in _TELLS.items():
+        for kind, tells in _CONTENTS.items():
             if kind not in texts:
                 total_bytes = parse_memory_report(report).get(0)
-                told = f" (in all it takes {total_bytes:,} bytes)" if total_bytes else ""
-                raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {AS_PROTO}")
+                told = f" ({total_bytes:,} bytes in total)" if total_bytes else ""
+                raise MemprofError(f"{beside[kind].name} is missing, which holds {tells}{told}: {AS_PROTO}")
         proto = hlo_proto_of_texts(_text(found.hlo_proto), texts[_ASSIGNMENT], texts[_LIVE_RANGES])
     except (MemprofError, ValueError) as error:  # protobuf raises ValueError for a number that is too large
         return replace(found, damage=MemprofError(clean(f"{file} cannot be read: {error}")))
@@ -223,7 +223,7 @@ def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
     try:
         space = _XSpace.FromString(content_of(file))
     except DecodeError as error:
-        raise MemprofError(f"{file} is no trace (XSpace), or a damaged one: it cannot be parsed") from error
+        raise MemprofError(f"{file} is not a trace (XSpace), or is damaged: it cannot be parsed") from error
     for plane in space.planes:
         keys = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
         for entry in plane.event_metadata:
@@ -246,5 +246,5 @@ def content_of(file: Path) -> bytes:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise MemprofError(f"{file} cannot be read: {reason}") from error
     if len(content) > _MOST_BYTES:
-        raise MemprofError(f"{file} holds more than {_MOST_BYTES:,} bytes, and no program has so many")
+        raise MemprofError(f"{file} holds more than {_MOST_BYTES:,} bytes, more than any program")
     return content

@@ -95,7 +95,7 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
     if own.topology.num_devices > 1:
         doubts = (
             *doubts,
-            f"It is compiled for {own.topology.num_devices} devices, and shapes and sizes are those of one of them.",
+            f"It is compiled for {own.topology.num_devices} devices; shapes and sizes are those of one device.",
         )
     kernels, unread = known_kernels(found.hlo_proto, target)
     capture = Capture(
@@ -136,17 +136,19 @@ def _decoded(found: FoundProgram) -> tuple[Any, Decoded]:
     try:
         proto = parse_proto(found.hlo_proto)
         if not proto.HasField("hlo_module") or not proto.hlo_module.computations:
-            raise MemprofError(f"{found.file} is no compiled program (xla.HloProto)")
+            raise MemprofError(f"{found.file} is not a compiled program (xla.HloProto)")
         if not proto.HasField("buffer_assignment"):
             raise MemprofError(
-                f"{found.file} holds a program without its buffer assignment, which says what memory it takes: take the"
-                " one after optimizations (*after_optimizations.hlo.pb)"
+                f"{found.file} contains a program without its buffer assignment, so its memory is unknown: use the "
+                "program after optimizations (*after_optimizations.hlo.pb)"
             )
         decoded = decode(proto, family.platform)
     except MemprofError as error:
         if str(found.file) in str(error):
             raise
-        raise MemprofError(f"{found.file} cannot be read: it is cut short, damaged, or no compiled program") from error
+        raise MemprofError(
+            f"{found.file} cannot be read: it is truncated, damaged, or not a compiled program"
+        ) from error
     _check_memory_report(found, decoded.table)
     return proto, decoded
 
@@ -174,7 +176,7 @@ def _target(found: FoundProgram, proto: Any) -> Target:
     topology = Topology(num_devices=max(1, assigned.replica_count * assigned.computation_count))
     family = target_family(_platform(found))
     if family.facts.is_host:
-        return replace(cpu(_NAMED if found.platform else "nothing in it is for another device"), topology=topology)
+        return replace(cpu(_NAMED if found.platform else "it names no other device"), topology=topology)
     if found.target_config is not None and family.read_file is not None:
         return _named_device(family, found.target_config, topology)
     word = family.facts.device

@@ -56,9 +56,9 @@ def compile_lowered(path: Path, module: bytes, target: Target | None, *, progres
         MemprofError: no target is given, the module is for several devices, or it cannot be compiled (`WorkloadError`).
     """
     if target is None:
-        raise MemprofError(f"{path} is not compiled yet: say for what with --target, h100-80gb or cpu say")
+        raise MemprofError(f"{path} is not compiled yet: name a target with --target, for example h100-80gb or cpu")
     if any(int(number) > 1 for number in _NUM_PARTITIONS.findall(module)):
-        raise MemprofError(f"{path} is lowered for several devices; give what XLA has compiled of it (--xla_dump_to)")
+        raise MemprofError(f"{path} is lowered for several devices; give its compiled program (--xla_dump_to)")
     task = PlanTask(target=target, options={}, xla_flags=os.environ.get("XLA_FLAGS", ""), settings=TO_THE_PLAN)
     plan = plan_in_child(PortableProgram(module=module, compile_options=b""), task, progress=progress)
     name = _NAME.search(module)

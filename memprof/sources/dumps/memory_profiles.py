@@ -40,7 +40,7 @@ def memory_profile(path: Path) -> MemoryProfile | None:
     try:
         return MemoryProfile(name=path.name, alive=tuple(_alive(found)))
     except (IndexError, KeyError, ValueError) as error:
-        raise MemprofError(f"{path} is damaged: its samples name what it does not hold; write it again") from error
+        raise MemprofError(f"{path} is damaged: its samples refer to missing entries; write it again") from error
 
 
 def _parsed(path: Path) -> Any:

@@ -107,7 +107,7 @@ def _ranges(text: str) -> _Ranges:
     _, begin, listed = text.partition(_RANGES_BEGIN)
     listed, end, _ = listed.partition(_RANGES_END)
     if not begin or not end:
-        raise MemprofError("the text of its live ranges is cut short")
+        raise MemprofError("the text of its live ranges is truncated")
     return {
         (found["name"], _index(found["index"])): (int(found["start"]), int(found["end"]))
         for found in map(_LIVE_RANGE.fullmatch, listed.splitlines())
@@ -129,7 +129,9 @@ def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
             continue
         value = _VALUE.fullmatch(line)
         if value is None or not assignment.buffer_allocations:
-            raise MemprofError(f"the text of its buffer assignment is damaged, or of another XLA: {line.strip()[:60]}")
+            raise MemprofError(
+                f"the text of its buffer assignment is damaged, or from another XLA: {line.strip()[:60]}"
+            )
         name, index, offset = value["name"], _index(value["index"]), int(value["offset"])
         if name not in ids:
             raise MemprofError(f"the text of its buffer assignment names {name}, which is not in the program")
@@ -150,7 +152,7 @@ def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
                 _Value(id=buffer.id, size_bytes=buffer.size, offset=offset, instruction=name, start=start, end=end)
             )
     if unplaced:
-        raise MemprofError(f"the text of its buffer assignment is cut short: {min(unplaced)[0]} has no place")
+        raise MemprofError(f"the text of its buffer assignment is truncated: {min(unplaced)[0]} has no place")
     return temp_blocks
 
 

@@ -85,7 +85,7 @@ def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
         result = Message(kind="error", text=str(error), error_type=type(error).__name__)
     except (OSError, MemoryError) as error:  # limits set by the user's code also apply to memprof's
         lacking = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
-        result = Message(kind="workload_error", text=f"the process of the step lacks what it needs: {lacking}")
+        result = Message(kind="workload_error", text=f"the process of the step lacks a resource: {lacking}")
     else:
         result = Message(kind="done", text="")
     line_to_command.result(result)

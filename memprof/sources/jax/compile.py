@@ -153,9 +153,9 @@ def compile_lowered(
         started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder, stop_at_plan)
         with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
             if stop_at_plan:
-                refused = compile_to_plan(compiling, dump_folder, refused_by=_refusing(target))
+                refused = compile_to_plan(compiling, dump_folder, refused_by=_rejecting_target(target))
             else:
-                executable, refused = _unless_refused(compiling, target)
+                executable, refused = _unless_rejected(compiling, target)
         seconds = time.perf_counter() - started
         totals = None if executable is None else _totals(executable, target)
         plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
@@ -263,7 +263,8 @@ def check_portable(target: Target) -> None:
     """Raise `MemprofError` for an accelerator of this machine, which other processes may be unable to use."""
     if not _is_portable(target):
         raise MemprofError(
-            f"{target.description} is here, and others cannot compile for it: name a target, --target h100-80gb say"
+            f"{target.description} is the local device, but --cluster cannot compile for it: name a target, for "
+            "example --target h100-80gb"
         )
 
 
@@ -315,14 +316,14 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
     started = time.perf_counter()
     with kept_stderr(dump_folder):
         if is_complete:
-            compiled, refused = _unless_refused(compile_asked, target)
+            compiled, refused = _unless_rejected(compile_asked, target)
         else:
-            compiled, refused = None, compile_to_plan(compile_asked, dump_folder, refused_by=_refusing(target))
+            compiled, refused = None, compile_to_plan(compile_asked, dump_folder, refused_by=_rejecting_target(target))
     totals, seconds = None if compiled is None else _totals(compiled, target), time.perf_counter() - started
     return read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
 
 
-def _refusing(target: Target) -> Target | None:
+def _rejecting_target(target: Target) -> Target | None:
     """Return the target if its compiler refuses programs that exceed its memory."""
     compiler = compiler_of(target)
     return target if compiler is not None and compiler.refuses else None
@@ -336,12 +337,12 @@ def _has_unlimited(target: Target) -> bool:
     return compiler.with_ample_memory is not None
 
 
-def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
+def _unless_rejected(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
     """Return the compiled program, or None and the compiler's error message if the program does not fit."""
     try:
         return compile_it(), ""
     except Exception as error:  # XLA's own errors have no common type
-        sentence = "" if _refusing(target) is None else refusal(error)
+        sentence = "" if _rejecting_target(target) is None else refusal(error)
         if not sentence:
             raise
         return None, sentence
@@ -446,8 +447,8 @@ def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
         return ()
     times = "once" if len(places) == 1 else f"{len(places)} times"
     return (
-        f"The step calls Python {times} ({shortened(places)}). For an absent device a stub with the same operands and"
-        " results is compiled instead; memory that the callback itself takes on the host is not counted.",
+        f"The step calls Python {times} ({shortened(places)}). For an absent device, a stub with the same operands "
+        "and results is compiled instead; memory that the callback itself uses on the host is not counted.",
     )
 
 

@@ -54,12 +54,12 @@ class _Server:
         while is_wanted:
             asked = self._requests.fileno()
             ready, _, _ = select.select([self._owner, asked, *self._forks], [], [])
-            self._bury(ready)
+            self._reap(ready)
             is_wanted = self._owner not in ready and (asked not in ready or self._answer())
         self._requests.close()
         end = time.monotonic() + _PATIENCE_SECONDS
         while self._forks and time.monotonic() < end:
-            self._bury(select.select([*self._forks], [], [], _PAUSE_SECONDS)[0])
+            self._reap(select.select([*self._forks], [], [], _PAUSE_SECONDS)[0])
         process_tree.end_descendants()
 
     def _answer(self) -> bool:
@@ -119,7 +119,7 @@ class _Server:
                 os.environ[name] = wanted[name]
         tempfile.tempdir = None  # Python caches it
 
-    def _bury(self, ready: Iterable[int]) -> None:
+    def _reap(self, ready: Iterable[int]) -> None:
         """Reap forks that have ended, and report their exit codes."""
         for pidfd in self._forks.keys() & set(ready):
             pid, answers = self._forks.pop(pidfd)

@@ -24,9 +24,9 @@ def hint(error: BaseException) -> str:
     """Return a sentence that says what to try, or an empty string if the error speaks for itself."""
     message, kind = message_of(error), type(error).__name__
     if isinstance(error, EOFError):
-        return "nobody is there to answer input(): give what it asks for with --set, or as an argument after --"
+        return "input() cannot be answered here: give the value with --set, or as an argument after --"
     if isinstance(error, SystemExit):
-        return 'the code ended by itself: put what must not run here under if __name__ == "__main__":'
+        return 'the code exited: move code that must not run here under if __name__ == "__main__":'
     if isinstance(error, ModuleNotFoundError):
         return f"install it where memprof runs: {sys.executable} -m pip install ..."
     if kind == "InvalidRngError":
@@ -35,25 +35,25 @@ def hint(error: BaseException) -> str:
         return f"the model draws random numbers from '{name}': pass rngs={{'{name}': key}} to its apply"
     if any(words in message for words in _OF_ABSENT_DEVICES):
         return (
-            f"{user_line(error) or 'the code'} uses a GPU that you don't have as if it could run there: give shapes"
-            " (jax.eval_shape, jax.ShapeDtypeStruct) instead of arrays, or make them before the mesh is set"
+            f"{user_line(error) or 'the code'} tries to create an array on an absent GPU: give shapes "
+            "(jax.eval_shape, jax.ShapeDtypeStruct) instead of arrays, or create arrays before the mesh is set"
         )
     if "cudnn" in message.lower() and "dot_product_attention" in _frames(error):
-        return "implementation='cudnn' asks for cuDNN while it is traced: install nvidia-cudnn-cu13 (or -cu12)"
+        return "implementation='cudnn' needs cuDNN during tracing: install nvidia-cudnn-cu13 (or -cu12)"
     if "Couldn't find output tile sizes" in message:  # XLA's own kernels without autotuning (jaxlib 0.10.2)
         option = "xla_gpu_enable_triton_gemm"
         return (
-            f"XLA finds no way to generate this matrix product: have cuBLAS make it with -t xla:{option}=false, or with"
-            f' compiler_options={{"{option}": False}}'
+            f"XLA cannot generate a kernel for this matrix product: let cuBLAS compute it with -t xla:{option}=false, "
+            f'or with compiler_options={{"{option}": False}}'
         )
     if "is not found in mesh" in message:
-        return "the mesh must have that axis: name it in --mesh, or where the mesh is made"
+        return "the mesh lacks that axis: add it to --mesh, or where the mesh is created"
     if kind == "UnexpectedTracerError":
-        return "the function keeps a traced value beyond its own end; return it instead of storing it"
+        return "the function stores a traced value that outlives it; return it instead"
     if kind == "ConcretizationTypeError" or kind.startswith("Tracer"):
-        return "an argument that decides about shapes or branches must be static: name it in static_argnums"
+        return "an argument that determines shapes or branches must be static: add it to static_argnums"
     if isinstance(error, TypeError) and "positional argument" in message:
-        return "the arguments in the StepSpec must be those that the function takes"
+        return "the arguments in the StepSpec must match the parameters of the function"
     return ""
 
 

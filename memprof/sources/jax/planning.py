@@ -26,13 +26,13 @@ from memprof.sources.jax.xla.toolchain import installed_version
 
 _OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")
 # Variables that do not affect a plan: allocators, logging, and the path of libtpu, which is a separate part of the key.
-_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*|TPU_LIBRARY_PATH")
+_IGNORED_VARIABLES = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*|TPU_LIBRARY_PATH")
 # Fields of /proc/cpuinfo on x86 and Arm.
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
 Progress = Callable[[str], None]
-WAITING = "waiting for an equal compile"  # a stage
+WAITING = "waiting for an identical compile"  # a stage
 
 
 def planned_step(
@@ -105,10 +105,10 @@ def _environment() -> dict[str, str]:
     found = {
         name: value
         for name, value in os.environ.items()
-        if _OF_XLA.fullmatch(name) and not _WITHOUT_A_SAY.fullmatch(name)
+        if _OF_XLA.fullmatch(name) and not _IGNORED_VARIABLES.fullmatch(name)
     }
     flags = found.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         with suppress(OSError):  # XLA reports a file that cannot be read
-            found["the file of XLA_FLAGS"] = Path(flags).read_text(errors="replace")
+            found["the file named by XLA_FLAGS"] = Path(flags).read_text(errors="replace")
     return found

@@ -51,12 +51,14 @@ def import_snapshot(path: Path, *, target: Target | None) -> Capture:
     snapshot, settings = _read(path)
     devices = devices_of(snapshot)
     if not devices:
-        raise MemprofError(f"{path} is a memory snapshot without segments and without a history: nothing was allocated")
+        raise MemprofError(
+            f"{path} is a memory snapshot without segments and without a history: no memory was allocated"
+        )
     history = history_of(snapshot, devices[0])
     trace = _Tracing().trace(history)
     fault = fault_of(trace)
     if fault:
-        raise MemprofError(f"{path} is no whole memory snapshot: {fault}")
+        raise MemprofError(f"{path} is an incomplete memory snapshot: {fault}")
     return Capture(
         label=path.stem,
         workload=path.stem,
@@ -91,25 +93,25 @@ def _read(path: Path) -> tuple[Snapshot, dict[str, str]]:
         values = load_plain(data)
         snapshot = as_record(values, Snapshot)
     except UnsafePickleError as error:
-        raise MemprofError(f"{path} is not read as a memory snapshot: {clean(str(error))}") from error
+        raise MemprofError(f"{path} cannot be read as a memory snapshot: {clean(str(error))}") from error
     except UnfitError as error:
-        raise MemprofError(f"{path} is no memory snapshot of PyTorch: {error}") from error
+        raise MemprofError(f"{path} is not a PyTorch memory snapshot: {error}") from error
     settings = values.get("allocator_settings", {})
     asked = settings.get("PYTORCH_CUDA_ALLOC_CONF", "") if isinstance(settings, dict) else ""
     return snapshot, {"PYTORCH_CUDA_ALLOC_CONF": clean(str(asked))[:1000]} if asked else {}
 
 
 def _doubts(history: History, num_devices: int) -> Iterator[str]:
-    yield "Categories come from the stacks in the snapshot alone, which do not tell what a tensor is for."
+    yield "Categories come only from the stacks in the snapshot, which do not show the purpose of a tensor."
     early = sum(each.size_bytes for each in history.allocations if each.born is None)
     if not history.num_events:
-        yield "The snapshot has no history (_record_memory_history), so its peak is the moment at which it was made."
+        yield "The snapshot has no history (_record_memory_history), so its peak is the moment at which it was taken."
     elif early:
         yield f"{early:,} bytes were allocated before the history begins: an earlier peak may have been higher."
     if history.out_of_memory_bytes is not None:
         yield f"A request for {history.out_of_memory_bytes:,} bytes ran out of memory; it is not in the sizes here."
     if num_devices > 1:
-        yield f"The snapshot is of {num_devices} devices, and this is the one that holds the most memory."
+        yield f"The snapshot covers {num_devices} devices; this is the one that holds the most memory."
 
 
 class _Tracing:
@@ -173,7 +175,7 @@ class _Tracing:
             try:
                 self._frames[id(frames)] = as_record(frames, tuple[Frame, ...])
             except UnfitError as error:
-                raise MemprofError(f"the snapshot has a stack that is none: {error}") from error
+                raise MemprofError(f"the snapshot has an invalid stack: {error}") from error
         return self._frames[id(frames)]
 
 

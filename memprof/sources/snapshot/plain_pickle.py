@@ -49,7 +49,7 @@ def load_plain(data: bytes) -> Any:
         *(pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError),
         *(OverflowError, MemoryError),
     ) as error:
-        raise UnsafePickleError("it is no pickle, or cut short") from error
+        raise UnsafePickleError("it is not a pickle, or is truncated") from error
 
 
 class _Loader(pickle.Unpickler):

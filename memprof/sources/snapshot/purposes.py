@@ -117,9 +117,9 @@ def _calls_module(stack: Sequence[Frame]) -> bool:
 _RULES = (
     _Rule("workspace", Category.WORKSPACE, "a library's scratch memory", lambda ends: ends.is_workspace),
     _Rule(
-        "made with a module",
+        "created with a module",
         Category.PARAMS,
-        "allocated where a module is made or moved, and not freed; buffers of the module count as well",
+        "allocated where a module is created or moved, and not freed; includes the module's buffers",
         lambda ends: ends.makes_module and ends.freed is None,
     ),
     _Rule(
@@ -161,7 +161,7 @@ _RULES = (
     _Rule(
         "kept to the end",
         Category.ACTIVATIONS,
-        "allocated in the forward pass, and live when the history ends",
+        "allocated in the forward pass, and live at the end of the history",
         lambda ends: ends.made is Phase.FORWARD and ends.freed is None,
     ),
     _Rule(

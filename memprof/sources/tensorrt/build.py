@@ -50,7 +50,7 @@ def capability_of(target: Target) -> tuple[int, int]:
     """
     found = target.cuda_capability
     if found is None:
-        raise MemprofError(f"TensorRT builds for NVIDIA GPUs, and {target.name} is none: choose one with --target")
+        raise MemprofError(f"TensorRT builds for NVIDIA GPUs, but {target.name} is not one: choose one with --target")
     if found not in CAPABILITIES:
         supported = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
         raise MemprofError(
@@ -93,7 +93,7 @@ def _run(command: list[str], folder: Path, timeout_seconds: float | None) -> Non
         exit_code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired as error:
         raise WorkloadError(
-            f"the engine was not built after {timeout_seconds:g} s; give it longer with --timeout"
+            f"the engine was not built after {timeout_seconds:g} s; allow more time with --timeout"
         ) from error
     finally:
         process.kill()

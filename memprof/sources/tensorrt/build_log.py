@@ -103,7 +103,7 @@ def _totals(messages: Iterable[str]) -> dict[str, int]:
                 found[field] = int(matched[1])
     missing = [text for field, text in _TOTALS.items() if field not in found]
     if missing:
-        raise InternalError(f"TensorRT's builder did not say: {', '.join(missing)}")
+        raise InternalError(f"TensorRT's builder did not report: {', '.join(missing)}")
     return found
 
 
@@ -127,7 +127,7 @@ class _Tensors:
     def layer(self, line: str) -> EngineLayer:
         found = _LAYER.fullmatch(line.strip())
         if found is None:
-            raise InternalError(f"TensorRT describes a layer in a form that is unknown: {line[:200]}")
+            raise InternalError(f"TensorRT describes a layer in an unknown form: {line[:200]}")
         sections = dict(_SECTIONS.findall(found["rest"]))
         inside = [self._numbered(sections.get(name, ""), self.between, self._numbers) for name in ("Inputs", "Outputs")]
         return EngineLayer(

@@ -120,7 +120,9 @@ def _arrays(tensors: list[Any], request: BuildRequest) -> list[NamedArray]:
     for tensor in tensors:
         shape = tuple(tensor.shape)
         if any(size < 0 for size in shape):
-            raise MemprofError(f"the size of {tensor.name} in {request.name} depends on values, which no builder knows")
+            raise MemprofError(
+                f"the size of {tensor.name} in {request.name} depends on values, which a builder does not know"
+            )
         found.append(NamedArray(name=tensor.name, shape=shape, dtype=_DTYPES.get(tensor.dtype, str(tensor.dtype))))
     return found
 

@@ -68,13 +68,14 @@ def check_maxima(inputs: tuple[ModelInput, ...], maxima: Mapping[str, int], *, m
     names = list(dict.fromkeys(size for each in inputs for size in each.shape if isinstance(size, str)))
     for name in maxima:
         if not names:
-            raise MemprofError(f"{model} has no dimensions that vary: leave --set {name}=... out")
+            raise MemprofError(f"{model} has no variable dimensions: leave out --set {name}=...")
         if name not in names:
-            raise unknown_name(f"dimension that varies in {model}", name, names)
+            raise unknown_name(f"variable dimension of {model}", name, names)
     missing = [name for name in names if name not in maxima]
     if missing:
         raise MemprofError(
-            f"the dimensions {', '.join(missing)} of {model} vary: give each its maximum, --set {missing[0]}=8"
+            f"the dimensions {', '.join(missing)} of {model} are variable: give the maximum of each, --set "
+            f"{missing[0]}=8"
         )
 
 
@@ -101,7 +102,7 @@ def with_int8_products(path: Path, target: Path) -> int:
             num_products += 1
         nodes.append(node)
     if not num_products:
-        raise MemprofError(f"{path.name} has no matrix products by weights to quantise: leave int8-qdq out")
+        raise MemprofError(f"{path.name} has no matrix products with weights to quantize: leave out int8-qdq")
     del graph.node[:]
     graph.node.extend(nodes)
     save(model, target)
@@ -188,9 +189,9 @@ def _loaded(path: Path, *, with_weights: bool) -> Any:
     try:
         model = onnx.load(path, load_external_data=with_weights)
     except DecodeError as error:
-        raise MemprofError(f"{path} is no ONNX model, or a damaged one") from error
+        raise MemprofError(f"{path} is not an ONNX model, or is damaged") from error
     except (OSError, onnx.checker.ValidationError) as error:
         raise MemprofError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if not model.graph.node:
-        raise MemprofError(f"{path} is no ONNX model, or one without operations")
+        raise MemprofError(f"{path} is not an ONNX model, or has no operations")
     return model

@@ -131,7 +131,7 @@ class _Varying:
         large, small = whole.astype(np.int64), part.astype(np.int64)
         step, rest = np.divmod(large - small, self._dimension.size - self._dimension.smaller)
         if np.any(rest):
-            raise self._error("sizes grow with it by no whole number")
+            raise self._error("sizes do not grow with it by a whole number")
         product = self._add("Mul", [self._size, self._constant(step)])
         result = self._add("Add", [product, self._constant(large - step * self._dimension.size)])
         if whole.dtype == np.int64:

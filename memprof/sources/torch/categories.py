@@ -66,7 +66,7 @@ def claim(facts: Facts) -> Claim:
     for rule in _RULES:
         if rule.holds(facts):
             return Claim(rule.category, rule.name, rule.evidence)
-    return Claim(Category.UNATTRIBUTED, "unattributed", "no rule claims it")
+    return Claim(Category.UNATTRIBUTED, "unattributed", "no rule explains it")
 
 
 _FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)
@@ -95,7 +95,7 @@ _RULES = (
     _Rule(
         "parameter copy",
         Category.PARAM_COPIES,
-        "it depends on parameters alone",
+        "it depends only on parameters",
         lambda facts: facts.phase in _FORWARD and facts.depends is Depends.PARAMS,
     ),
     _Rule(
@@ -125,7 +125,7 @@ _RULES = (
     _Rule(
         "outside differentiation",
         Category.FORWARD_TEMPS,
-        "made while no gradients are recorded",
+        "made without recording gradients",
         lambda facts: facts.phase is Phase.UNDIFFERENTIATED,
     ),
     _Rule(

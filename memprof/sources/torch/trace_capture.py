@@ -75,7 +75,7 @@ def _doubts(places: Places, *, is_compiled: bool) -> Iterator[str]:
     if is_compiled or places.has_compiled_modules:
         yield "the eager step was traced: torch.compile may keep other values for the backward pass"
     if places.has_recurrent_kernels:
-        yield "recurrent layers were traced step by step: the reserve space of cuDNN's own kernels is not known"
+        yield "recurrent layers were traced step by step: the reserve space of cuDNN's kernels is unknown"
 
 
 def _trace(tracer: StorageTracer) -> Trace:

@@ -33,7 +33,7 @@ from memprof.sources.torch.unknown_values import needs_values
 
 _NUM_STEPS = 2
 _MOST_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
-_standing_still: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
+_kept_greenlets: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
 
 
 def trace_script(
@@ -80,11 +80,11 @@ def trace_script(
         finally:
             hook.remove()
     if is_enough:
-        _standing_still.append(script)
+        _kept_greenlets.append(script)
     if not steps.num_updates:
         raise MemprofError(
-            f"{name} has ended without a call of an optimizer's step(), so it has no training step to find: write a"
-            " function that returns a memprof.TorchStepSpec, and name it"
+            f"{name} ended without calling an optimizer's step(), so no training step was found: write a function "
+            "that returns a memprof.TorchStepSpec, and name it"
         )
     tracer.finish()
     return capture_of(
@@ -101,9 +101,9 @@ def trace_script(
 
 def _doubts(steps: _Steps, tracer: ScriptTracer) -> Iterator[str]:
     if steps.num_steps < _NUM_STEPS:
-        yield "the script ended within its second step, so the report is of its first"
+        yield "the script ended within its second step, so the report shows its first"
     if not tracer.names_gpu:
-        yield "the script names no GPU: all of its tensors are taken to be on one"
+        yield "the script names no GPU: all of its tensors are assumed to be on one"
 
 
 class _Steps:

@@ -69,7 +69,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
         try:
             spec = make_spec()
             if not isinstance(spec, TorchStepSpec):
-                raise MemprofError(f"a memprof.TorchStepSpec was expected, but got a {type(spec).__name__}")
+                raise MemprofError(f"a memprof.TorchStepSpec was expected, but this is a {type(spec).__name__}")
             if mesh is not None and spec.step is not None:
                 raise MemprofError(
                     "FSDP needs the forward pass by itself: give loss_fn in place of step, or --mesh dp=8"
@@ -95,8 +95,8 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
             owners.assign()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise MemprofError(
-                f"the shapes of this step depend on the values of its tensors ({error.func}), which a trace on shapes"
-                " alone does not have"
+                f"the shapes of this step depend on the values of its tensors ({error.func}), which a trace of "
+                "shapes does not have"
             ) from error
         return capture_of(
             tracer,

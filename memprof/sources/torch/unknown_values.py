@@ -1,4 +1,4 @@
-"""Error messages for lines of a step that need values, which a trace on shapes alone does not have."""
+"""Error messages for lines of a step that need values, which a trace of shapes does not have."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def needs_values(error: BaseException) -> str:
         operation = str(getattr(error, "func", "")).removesuffix(".default")
         return f"makes shapes depend on the values of tensors ({operation}{_at(error)}), which a trace does not have"
     if isinstance(error, _UNSUPPORTED):
-        return f"uses an operation that cannot be traced on shapes alone ({error}{_at(error)})"
+        return f"uses an operation that cannot be traced with shapes only ({error}{_at(error)})"
     if "data pointer" in str(error) or "data_ptr" in str(error):
-        return f"reads the memory of a tensor{_at(error).replace(',', '')}, which a trace on shapes alone does not have"
+        return f"reads the memory of a tensor{_at(error).replace(',', '')}, which a trace of shapes does not have"
     return ""
 
 

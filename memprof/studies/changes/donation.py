@@ -48,11 +48,11 @@ def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
     if has_shardings(spec.fn):
         return replace(spec, fn=jit_adapter.jitted_with_donation(spec.fn, intent.positions))
     changed = step_of_code(spec, code)
-    if callable(own(spec.fn, "lower")) or framework_of(spec) == "equinox" or _takes_arrays_alone(spec):
+    if callable(own(spec.fn, "lower")) or framework_of(spec) == "equinox" or _takes_only_arrays(spec):
         return replace(changed, donate_argnums=(), static_argnums=())
     return replace(spec, donate_argnums=tuple(sorted({*spec.donate_argnums, *intent.positions})))
 
 
-def _takes_arrays_alone(spec: StepSpec) -> bool:
+def _takes_only_arrays(spec: StepSpec) -> bool:
     dynamic = [each for number, each in enumerate(spec.args) if number not in spec.static_argnums]
     return all(map(is_array_like, jax.tree.leaves((dynamic, dict(spec.kwargs)))))

@@ -135,7 +135,7 @@ class Budget:
         )
 
     def needed_bytes(self, report: Report) -> int:
-        """Return the footprint, or the pool that a step needs if it fits by its footprint alone."""
+        """Return the footprint, or the pool that a step needs if it fits by its footprint by itself."""
         return max(report.pieces.footprint_bytes, self.verdict(report).needed_bytes or 0)
 
     def check_params_fit(self, report: Report) -> None:

@@ -246,14 +246,14 @@ OPTIMIZERS: Final = (
     _of_optax(
         "schedule-free",
         "8",
-        "the second moment and a second copy of the parameters",
+        "the second moment, and a second copy of the parameters",
         "Defazio et al. 2024, The Road Less Scheduled, arXiv:2405.15682",
         decays_weights=True,
         function="contrib.schedule_free_adamw",
     ),
     Optimizer(
         name="adafactor",
-        keeps="row and column means of the second moment; all of it without two axes of 128 or more",
+        keeps="row and column means of the second moment; the full second moment unless two axes have 128 or more",
         state_cost="4/rows + 4/columns (large), 4 (small)",
         reference="Shazeer and Stern 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, "
         "arXiv:1804.04235",
@@ -272,7 +272,7 @@ OPTIMIZERS: Final = (
     ),
     Optimizer(
         name="adam8bit",
-        keeps="two moments of 8 bits and a scale for each block of 256; tensors of less than 4,096 elements in float32",
+        keeps="two 8-bit moments with a scale for each block of 256; float32 for tensors of fewer than 4,096 elements",
         state_cost="2.03",
         reference="Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861",
         decays_weights=True,

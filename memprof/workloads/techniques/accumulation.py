@@ -26,8 +26,8 @@ def accumulation_loop_evidence(report: Report, argument: ArgumentValue | None, r
     if argument in counts and argument != 1:
         return yes(f"a loop runs {argument} times over forward and backward pass and adds up the gradients")
     if not counts:
-        return no(f"there is no loop over minibatches where one of {argument} was expected")
-    return no(f"the loop over minibatches runs {counts[0]} times where {argument} was expected, and more than once")
+        return no(f"no loop over {argument} minibatches was found")
+    return no(f"the loop over minibatches runs {counts[0]} times instead of {argument}, and more than once")
 
 
 def unrolled_accumulation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -50,18 +50,19 @@ def check_divides(config: Any, train_config: TrainConfig) -> None:
     batch_size, num_minibatches = config.batch_size, train_config.num_minibatches
     require(
         batch_size % num_minibatches == 0,
-        f"batch_size is {batch_size}, but it must be a multiple of the {num_minibatches} minibatches: change either.",
+        f"batch_size is {batch_size}, but it must be a multiple of the {num_minibatches} minibatches: change one of "
+        "them.",
     )
 
 
 ACCUM = Technique(
     name="accum",
-    about="""The batch in N minibatches, one after another in a loop; their gradients are added up.
+    about="""Run the batch as N minibatches, one after another in a loop, and add up their gradients.
 
-    Only one minibatch's activations exist at a time. The accumulator is one float32 number a parameter, held beside
-    the gradients of the minibatch at hand. The gradients are those of the whole batch, however the padding is spread
-    (see `gradients.py`).""",
-    summary="gradients of N minibatches added up by a loop (lax.scan); the batch must be a multiple of N",
+    Only one minibatch's activations exist at a time. The accumulator holds one float32 per parameter, beside the
+    gradients of the current minibatch. The gradients equal those of the whole batch, however the padding is
+    distributed (see `gradients.py`).""",
+    summary="gradients of N minibatches added up in a loop (lax.scan); the batch must be a multiple of N",
     how_to=HowTo(
         sentence="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
         code="""def add(total, part):
@@ -84,15 +85,14 @@ gradients = jax.tree.map(lambda x: x / <N>, total)""",
 
 ACCUM_LOOP = Technique(
     name="accum-loop",
-    about="""The same accumulation, with one copy of the forward and backward pass for each minibatch.
+    about="""Accumulate gradients like `accum<N>`, with one copy of the forward and backward pass per minibatch.
 
-    A Python loop instead of `lax.scan`. XLA sees N copies: it compiles for longer, and it is free to run them in any
-    order, which may keep the activations of several minibatches at once. Against `accum<N>` the row shows what the
-    loop is for.""",
-    summary="gradients of N minibatches added up by N copies of the program; the batch must be a multiple of N",
+    A Python loop instead of `lax.scan`. XLA sees N copies: compiling takes longer, and XLA may run them in any order,
+    which may keep the activations of several minibatches live at once. Compare it with `accum<N>` to see the effect of
+    the loop.""",
+    summary="gradients of N minibatches added up by N copies of the pass; the batch must be a multiple of N",
     how_to=HowTo(
-        sentence="Add up the gradients of the batch's <N> parts, one copy of the program for each, and divide the "
-        "sum by <N>.",
+        sentence="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
         code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 each = [jax.grad(loss)(params, jax.tree.map(lambda x: x[number], parts)) for number in range(<N>)]
 gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",

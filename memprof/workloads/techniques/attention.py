@@ -30,27 +30,27 @@ def flash_evidence(report: Report, argument: ArgumentValue | None, reference: Re
     square = [buffer for buffer in report.buffers if buffer.is_of_attention]
     if square:
         return no(
-            f"the program calls fused attention, but {square[0].name} still holds a number for each pair of tokens"
+            f"the program calls fused attention, but {square[0].name} still holds a value for each pair of tokens"
         )
-    return yes(f"{num_calls} calls of fused attention, and no value at the peak holds a number for each pair of tokens")
+    return yes(f"{num_calls} calls of fused attention, and no buffer at the peak holds a value for each pair of tokens")
 
 
 def check_config(config: Any, train_config: TrainConfig) -> None:
     """Raises `MemprofError` for what cuDNN's attention kernel cannot do."""
     require(
         train_config.compute_dtype != "float32",
-        "Technique 'flash' needs half precision, which is all that cuDNN's attention takes: add bf16 or fp16.",
+        "Technique 'flash' needs half precision, because cuDNN's attention supports no other: add bf16 or fp16.",
     )
     require(
         config.attention_dropout_rate == 0,
-        f"attention_dropout_rate is {config.attention_dropout_rate}, but 'flash' has no dropout of attention"
-        " probabilities: set it to 0.",
+        f"attention_dropout_rate is {config.attention_dropout_rate}, but 'flash' does not support dropout of "
+        "attention probabilities: set it to 0.",
     )
-    require(not config.custom_mask, "custom_mask is true, but 'flash' takes no mask of its own: set it to false.")
+    require(not config.custom_mask, "custom_mask is true, but 'flash' does not support custom masks: set it to false.")
     width = config.head_width
     require(
         width % 8 == 0 and width <= _MOST_HEAD_WIDTH,
-        f"Attention heads are {width} wide, but 'flash' takes a multiple of 8 up to {_MOST_HEAD_WIDTH}: change"
+        f"Attention heads are {width} wide, but 'flash' needs a multiple of 8 up to {_MOST_HEAD_WIDTH}: change"
         " num_heads or head_size.",
     )
 
@@ -61,8 +61,8 @@ def check_target(target: Target) -> None:
 
     if (target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
         raise MemprofError(
-            f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is none:"
-            " choose another target, or leave it out."
+            f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is not one: "
+            "choose another target, or leave 'flash' out."
         )
     if not target.is_deviceless:
         require_cudnn()
@@ -70,17 +70,17 @@ def check_target(target: Target) -> None:
 
 FLASH = Technique(
     name="flash",
-    about="""Attention by cuDNN's fused kernel, which computes probabilities piece by piece and never holds them.
+    about="""Attend with cuDNN's fused kernel, which computes probabilities block by block and never stores them.
 
-    What is kept for the backward pass is the result and one number a query, where plain attention keeps numbers that
-    grow with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN
-    where the step runs. A compile for an absent GPU needs no cuDNN.
+    The backward pass needs only the result and one number per query; plain attention keeps arrays that grow with the
+    square of the sequence length. The kernel needs half precision, a GPU of compute capability 8.0 or more, and cuDNN
+    on the machine that runs the step. A compile for an absent GPU needs no cuDNN.
 
-    cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for an absent
-    GPU leaves that scratch out.""",
-    summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
+    cuDNN plans its scratch memory on the device. Without a device, XLA reserves none for these calls, so a footprint
+    for an absent GPU does not include it.""",
+    summary="attention by cuDNN's fused kernel, which never stores the probabilities (half precision only)",
     how_to=HowTo(
-        sentence="Attend by cuDNN's fused kernel, with queries, keys and values in half precision.",
+        sentence="Attend with cuDNN's fused kernel, with queries, keys and values in half precision.",
         code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
     ),
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
@@ -110,7 +110,7 @@ def fused(intent: Intent) -> Means:
 MEANS = {
     Aim.FUSE_ATTENTION: fused,
     Aim.CHUNK_ATTENTION: Means(
-        words="Cut the queries into blocks, and attend with one block at a time, by jax.lax.map with jax.checkpoint "
-        "around the attention."
+        words="Split the queries into blocks and attend with one block at a time, using jax.lax.map with "
+        "jax.checkpoint around the attention."
     ),
 }

@@ -7,9 +7,9 @@ from memprof.workloads.train_config import technique_fields
 
 BASELINE = Technique(
     name="baseline",
-    about="""Float32 and nothing else, so that every other row has something to be measured against.""",
+    about="""Float32 and no technique: the reference that every other row is compared with.""",
     summary="float32 throughout, and no other technique",
-    reference="none: this is what JAX does when nothing is asked of it",
+    reference="none: this is JAX's default",
     family="baseline",
     # It decides all of them, hence it goes with none of the others.
     sets=technique_fields(),

@@ -21,26 +21,26 @@ from memprof.workloads.techniques.offload import check_has_host_memory
 def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for both parts of the blocks among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(ATTENTION, MLP))
+    return _recomputed(report, reference, modules=(ATTENTION, MLP))
 
 
 def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the MLPs, and not attention, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(MLP,), others=(ATTENTION,))
+    return _recomputed(report, reference, modules=(MLP,), others=(ATTENTION,))
 
 
 def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for attention, and not the MLPs, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(ATTENTION,), others=(MLP,))
+    return _recomputed(report, reference, modules=(ATTENTION,), others=(MLP,))
 
 
 def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
     del argument
     modules = tuple(name for name in (ATTENTION, MLP) if num_operations(report, Phase.RECOMPUTE, name))
-    return _computed_again(report, reference, modules=modules or (ATTENTION, MLP))
+    return _recomputed(report, reference, modules=modules or (ATTENTION, MLP))
 
 
 def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -48,7 +48,7 @@ def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None,
     verdict = partly_kept_evidence(report, argument, reference)
     host_bytes = report.program.host_bytes
     if host_bytes == 0:
-        return no(f"{verdict.evidence}; but the program holds nothing in host memory")
+        return no(f"{verdict.evidence}; but the program holds no data in host memory")
     sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
     return Verdict(took_effect=verdict.took_effect, evidence=sentence)
 
@@ -56,29 +56,29 @@ def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None,
 def activation_function_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for anything that is computed again."""
     del argument
-    return _anything_computed_again(report, reference)
+    return _any_recomputed(report, reference)
 
 
-def _anything_computed_again(report: Report, reference: Report | None) -> Verdict:
+def _any_recomputed(report: Report, reference: Report | None) -> Verdict:
     number = report.program.num_recomputed_operations
     if number == 0:
-        return no("nothing is computed again in the backward pass")
+        return no("no operation is recomputed in the backward pass")
     return _against(reference, report, f"{number} operations are computed again in the backward pass")
 
 
-def _computed_again(
+def _recomputed(
     report: Report, reference: Report | None, *, modules: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> Verdict:
     """Looks for operations of all these modules, and of no others, among what is computed again."""
     if ":" in report.workload:  # a user's loss, whose modules have names of their own
-        return _anything_computed_again(report, reference)
+        return _any_recomputed(report, reference)
     numbers = {name: num_operations(report, Phase.RECOMPUTE, name) for name in modules + others}
     again = ", ".join(f"{number} of {name}" for name, number in numbers.items() if number)
     if not again:
-        return no(f"nothing of {' and '.join(modules)} is computed again in the backward pass")
-    sentence = f"operations computed again in the backward pass: {again}"
+        return no(f"no operation of {' and '.join(modules)} is recomputed in the backward pass")
+    sentence = f"operations recomputed in the backward pass: {again}"
     if not all(numbers[name] for name in modules) or any(numbers[name] for name in others):
-        return no(f"{sentence}, where they were expected of {' and '.join(modules)} alone")
+        return no(f"{sentence}, but only those of {' and '.join(modules)} were expected")
     return _against(reference, report, sentence)
 
 
@@ -101,12 +101,12 @@ def parse_names(text: str) -> str:
 
 REMAT = Technique(
     name="remat",
-    about="""Each block is checkpointed.
+    about="""Checkpoint each block.
 
     Only the residual stream between the blocks is kept (batch x length x hidden size for each); everything inside a
-    block is computed again when the backward pass comes to it. The price is one more forward pass through the blocks,
-    about a third more operations.""",
-    summary="each Transformer block checkpointed: its inside is computed again in the backward pass",
+    block is recomputed when the backward pass reaches it. The cost is one more forward pass through the blocks, about
+    a third more operations.""",
+    summary="each Transformer block checkpointed: its inside is recomputed in the backward pass",
     how_to=HowTo(
         sentence="Checkpoint each block.",
         code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
@@ -121,10 +121,11 @@ REMAT = Technique(
 
 REMAT_MLP = Technique(
     name="remat-mlp",
-    about="""The MLP of each block is checkpointed.
+    about="""Checkpoint the MLP of each block.
 
-    The MLP's hidden units are four times as wide as the residual stream, in several versions (before and after the
-    activation function, and what its derivative needs). They are computed again; attention keeps what it has.""",
+    The MLP's hidden units are four times as wide as the residual stream, and exist in several versions (before and
+    after the activation function, and for its derivative). They are recomputed; the activations of attention are
+    kept.""",
     summary="the MLP of each Transformer block checkpointed",
     how_to=HowTo(
         sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
@@ -139,10 +140,10 @@ REMAT_MLP = Technique(
 
 REMAT_ATTN = Technique(
     name="remat-attn",
-    about="""The attention of each block is checkpointed.
+    about="""Checkpoint the attention of each block.
 
     Its probabilities grow with the square of the length and are the largest activation of long sequences. They are
-    computed again; the MLP keeps what it has.""",
+    recomputed; the activations of the MLP are kept.""",
     summary="the attention of each Transformer block checkpointed",
     how_to=HowTo(
         sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
@@ -157,11 +158,11 @@ REMAT_ATTN = Technique(
 
 REMAT_MLP_ATTN = Technique(
     name="remat-mlp-attn",
-    about="""Attention and MLP of each block are checkpointed, one by one.
+    about="""Checkpoint attention and MLP of each block separately.
 
-    Against `remat`, the residual stream between attention and MLP is kept too; in return only one of the two is ever
+    Unlike `remat`, this also keeps the residual stream between attention and MLP; in return, only one of the two is
     recomputed at a time, which lowers the peak of the backward pass.""",
-    summary="attention and MLP of each Transformer block checkpointed, each on its own",
+    summary="attention and MLP of each Transformer block checkpointed separately",
     how_to=HowTo(
         sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
         "Flax, or `jax.checkpoint` of functions.",
@@ -176,12 +177,12 @@ REMAT_MLP_ATTN = Technique(
 
 REMAT_ACT = Technique(
     name="remat-act",
-    about="""Only the activation function of each MLP is checkpointed.
+    about="""Checkpoint only the activation function of each MLP.
 
-    The smallest example of `jax.checkpoint` on a function: the value before the activation function is kept, and what
-    its derivative needs is computed from it, instead of being kept beside it. It costs no matrix product. In unrolled
-    layers XLA does the same by itself, since it repeats cheap operations inside fusions of the backward pass; in a loop
-    over layers it keeps whatever JAX saves, and there the technique shows.""",
+    The smallest example of `jax.checkpoint` on a function: the value before the activation function is kept, and the
+    inputs of its derivative are recomputed from it instead of being kept beside it. It costs no matrix product. In
+    unrolled layers XLA does the same by itself, because it repeats cheap operations inside fusions of the backward
+    pass; in a loop over layers XLA keeps whatever JAX saves, so there the technique has an effect.""",
     summary="only the activation function of each MLP checkpointed",
     how_to=HowTo(
         sentence="Checkpoint the activation function.",
@@ -197,15 +198,14 @@ REMAT_ACT = Technique(
 
 REMAT_DOTS = Technique(
     name="remat-dots",
-    about="""Each block is checkpointed, but keeps the results of its projections.
+    about="""Checkpoint each block, but keep the results of its projections.
 
-    The policy is `dots_with_no_batch_dims_saveable`: matrix products with weights are kept, since they cost the most
-    to compute again; the products of attention (which have batch dimensions) are not, since their results grow with
-    the square of the length. `dots_saveable` would keep those too, and with them the memory that checkpointing is to
-    save.""",
+    The policy is `dots_with_no_batch_dims_saveable`: matrix products with weights are kept, because they cost the most
+    to recompute; the products of attention (which have batch dimensions) are not, because their results grow with the
+    square of the length. `dots_saveable` would keep those too, and lose most of the saving.""",
     summary="each Transformer block checkpointed, with the results of its projections kept",
     how_to=HowTo(
-        sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
+        sentence="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -218,15 +218,14 @@ REMAT_DOTS = Technique(
 
 REMAT_NAMES = Technique(
     name="remat-names",
-    about="""Each block is checkpointed, but keeps the values of these names.
+    about="""Checkpoint each block, but keep the values with these names.
 
-    The values worth keeping are those that are small for what it costs to compute them again: `attention_out`, say,
-    saves all of attention from being computed again before the MLP is. The names are in `scopes.py`; JAX marks the
-    values with `checkpoint_name`.""",
+    Keep values that are small but expensive to recompute: keeping `attention_out`, for example, avoids recomputing
+    all of attention before the MLP. The names are in `scopes.py`; the values are marked with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
     how_to=HowTo(
-        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
-        "each block with a policy that keeps them.",
+        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+        "policy that saves them.",
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
         argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     ),
@@ -241,15 +240,15 @@ REMAT_NAMES = Technique(
 
 REMAT_OFFLOAD = Technique(
     name="remat-offload",
-    about="""Each block is checkpointed, and what is worth keeping goes to host memory.
+    about="""Checkpoint each block, and keep its named values in host memory.
 
     The results of the projections and the residual stream (see `scopes.py`) are copied to pinned host memory in the
-    forward pass and back in the backward pass; the rest is computed again. What it saves in device memory it takes
-    from the host, and it pays in traffic between the two instead of operations.""",
-    summary="each Transformer block checkpointed, with what is worth keeping in host memory (pinned_host)",
+    forward pass and back in the backward pass; the rest is recomputed. The memory saved on the device is used on the
+    host, and the cost is traffic between the two instead of operations.""",
+    summary="each Transformer block checkpointed, with its named values in host memory (pinned_host)",
     how_to=HowTo(
-        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
-        "each block with a policy that moves them to host memory.",
+        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+        "policy that offloads them to host memory.",
         code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
     offload_src="device", offload_dst="pinned_host",

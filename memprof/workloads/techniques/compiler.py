@@ -14,9 +14,11 @@ def option_evidence(report: Report, argument: ArgumentValue | None, reference: R
     """Looks for any difference from the reference."""
     recorded = f"{argument} was passed to XLA and recorded"
     if reference is None:
-        return undecided(f"{recorded}; only a row without it would tell what it changed")
+        return undecided(f"{recorded}; its effect shows only in comparison with a row without it")
     if is_same_program(report, reference):
-        return no(f"{recorded}, but the program is the reference's: the same buffers at the peak, loops and operations")
+        return no(
+            f"{recorded}, but the program equals the reference's: the same buffers at the peak, loops and operations"
+        )
     return yes(f"{recorded}, and the program differs from the reference's")
 
 
@@ -31,14 +33,14 @@ def _join_options(options: str, argument: ArgumentValue) -> str:
 
 XLA = Technique(
     name="xla",
-    about="""An option of the compiler, for this compile alone.
+    about="""Pass an option to the compiler, for this compile only.
 
-    It goes to XLA as it is (`jax.jit(...).lower(...).compile(compiler_options=...)`) and is recorded with the report.
-    It may be given several times. Options and their values differ between versions; XLA rejects those that it does not
-    know.""",
+    It is passed to XLA unchanged (`jax.jit(...).lower(...).compile(compiler_options=...)`) and recorded with the
+    report. It may be given several times. Options and their values differ between versions; XLA rejects unknown
+    ones.""",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
     how_to=HowTo(
-        sentence="Give the compiler the option when the step is compiled.",
+        sentence="Pass the option to the compiler when the step is compiled.",
         code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
         argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     ),
@@ -69,7 +71,7 @@ def _with_flag(flag: str) -> str:
 
 MEANS = {
     Aim.REMOVE_BARRIER: Means(
-        words="Take the operands themselves where the step takes what jax.lax.optimization_barrier gives."
+        words="Use the operands of jax.lax.optimization_barrier directly, instead of its results."
     ),
     Aim.SCHEDULE_FOR_MEMORY: Means(code=_with_flag(_LATENCY_HIDING), technique=f"xla:{_LATENCY_HIDING}"),
     Aim.GENERATE_PRODUCTS: Means(

@@ -24,9 +24,9 @@ def experts_evidence(report: Report, argument: ArgumentValue | None, reference: 
         return no(f"no two devices lie along an axis {EP}")
     experts = [leaf for leaf in used_arguments(report, Role.PARAMS) if f"['{EXPERTS}']" in leaf.path]
     if not experts or any(EP not in (leaf.mesh_axes or ()) for leaf in experts):
-        return no(f"the program takes no experts that are all divided over {EP}={size}")
+        return no(f"the program takes no experts that are all sharded over {EP}={size}")
     sent = [each for each in report.collectives if each.kind.endswith("all-to-all") and EP in each.axes]
-    sentence = f"{in_words(total_bytes(experts))} of experts are divided over {EP}={size}"
+    sentence = f"{in_words(total_bytes(experts))} of experts are sharded over {EP}={size}"
     if not sent:
         return no(f"{sentence}, but no all-to-all sends tokens along it")
     count, size_bytes = sum(each.count for each in sent), sum(each.size_bytes for each in sent)
@@ -38,8 +38,8 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
     del train_config
     require(
         config.num_experts > 0,
-        "Technique 'ep' divides experts, and num_experts is 0: choose a preset that has some, moe for example, or leave"
-        " it out.",
+        "Technique 'ep' shards experts, but num_experts is 0: choose a preset with experts, for example moe, or "
+        "leave 'ep' out.",
     )
 
 
@@ -51,16 +51,16 @@ def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) 
 
 EXPERT = Technique(
     name="ep",
-    about="""The experts of each layer are divided over the axis `ep`, and the batch as well.
+    about="""Shard the experts of each layer, and the batch, over the axis `ep`.
 
-    A device has some of the experts, with their parameters, gradients and optimizer state; all else it has whole. It
-    routes the tokens of its part of the batch, and an all-to-all sends them to the devices that have their experts;
-    another one brings the results back. Each device gets equally many tokens whatever the router says, since an expert
-    takes no more than its capacity, and slots without a token are sent empty: a smaller `capacity_factor` sends and
-    holds less, and drops more.""",
-    summary="experts and batch divided over the axis ep, tokens sent to their experts and back by all-to-all",
+    Each device has some of the experts, with their parameters, gradients and optimizer state; everything else is
+    replicated. A device routes the tokens of its part of the batch, and an all-to-all sends them to the devices with
+    their experts; another all-to-all returns the results. Each device receives the same number of tokens whatever the
+    router decides, because an expert takes no more than its capacity and empty slots are sent, too: a smaller
+    `capacity_factor` sends and holds less, and drops more tokens.""",
+    summary="experts and batch sharded over the axis ep; tokens sent to their experts and back by all-to-all",
     how_to=HowTo(
-        sentence="Divide the experts' parameters over the axis, and what goes into them by experts, not by examples.",
+        sentence="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
         code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     ),

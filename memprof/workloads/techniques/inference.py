@@ -27,7 +27,7 @@ def kv_list_evidence(report: Report, argument: ArgumentValue | None, reference: 
     loops = [loop for loop in report.program.loops if LAYERS in re.split("[/()]+", loop.op)]
     sentence = f"the program takes {in_words(total_bytes(cache))} of cache in {len(cache)} arrays"
     if loops or not cache:
-        return no(f"{sentence}, and a loop goes through the layers")
+        return no(f"{sentence}, and a loop iterates over the layers")
     if reference is not None:
         ours, theirs = (most_bytes(each, Category.FORWARD_TEMPS) for each in (report, reference))
         sentence += f"; temporaries take {in_words(ours)} at most, in the reference {in_words(theirs)}"
@@ -57,7 +57,7 @@ def paged_kv_evidence(report: Report, argument: ArgumentValue | None, reference:
     del argument, reference
     tables = _tables(report)
     if not tables:
-        return no("the program takes no table of pages")
+        return no("the program takes no page table")
     ((num_pages, page_size),) = _pools(report)
     return yes(
         f"the cache is {num_pages} pages of {page_size} tokens, and their table takes {in_words(total_bytes(tables))}"
@@ -103,18 +103,18 @@ def check_window(config: Any, train_config: TrainConfig) -> None:
     """Raises `MemprofError` for a window that holds the whole context anyway."""
     require(
         train_config.cache_window <= config.context_len,
-        f"Technique 'window={train_config.cache_window}' needs a context_len of at least that, and it is"
-        f" {config.context_len}.",
+        f"Technique 'window={train_config.cache_window}' needs a context_len of at least that, but it is "
+        f"{config.context_len}.",
     )
 
 
 def check_prefill(config: Any, train_config: TrainConfig) -> None:
     """Raises `MemprofError` unless there is a prompt to read in parts."""
     label = f"Technique 'chunked-prefill={train_config.prefill_chunk}'"
-    require(config.phase == "prefill", f"{label} is for --phase prefill, and the phase is {config.phase}.")
+    require(config.phase == "prefill", f"{label} applies to --phase prefill, but the phase is {config.phase}.")
     require(
         train_config.prefill_chunk <= config.prompt,
-        f"{label} needs a prompt of at least that many tokens, and it has {config.prompt}.",
+        f"{label} needs a prompt of at least that many tokens, but it has {config.prompt}.",
     )
 
 
@@ -125,14 +125,14 @@ _SPLIT_CACHE = (
 
 KV_LIST = Technique(
     name="kv-list",
-    about="""The KV cache as a list of arrays, one for each layer, in a program that has a copy of each layer.
+    about="""Hold the KV cache as one array per layer, in a program with unrolled layers.
 
-    A loop over layers reads the cache of a layer and returns the new one, and XLA holds both what goes in and what
-    comes out: the cache twice, donated or not. An array of its own is updated in place. The price is compile time: the
-    program grows with the number of layers.""",
-    summary="the cache as one array for each layer, updated in place; the layers are unrolled",
+    A loop over layers reads the cache of a layer and returns the new one, and XLA holds both its input and its output:
+    the cache exists twice, donated or not. A separate array is updated in place. The cost is compile time: the program
+    grows with the number of layers.""",
+    summary="the cache as one array per layer, updated in place; the layers are unrolled",
     how_to=HowTo(
-        sentence="Hold the cache of each layer in an array of its own, and call the layers one after another.",
+        sentence="Hold the cache of each layer in a separate array, and call the layers one after another.",
         code=_SPLIT_CACHE,
     ),
     reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
@@ -145,11 +145,11 @@ KV_LIST = Technique(
 
 GQA = Technique(
     name="gqa",
-    about="""N heads of keys and values, each shared by a group of query heads; 1 is multi-query attention.
+    about="""Use N heads of keys and values, each shared by a group of query heads; 1 is multi-query attention.
 
-    The cache shrinks by the size of a group, and so do the projections of keys and values. It is another model, which
-    has to be trained, or converted and trained on.""",
-    summary="N heads of keys and values, each for a group of query heads; another model",
+    The cache and the projections of keys and values shrink by the group size. The result is a different model, which
+    has to be trained, or converted and trained further.""",
+    summary="N heads of keys and values, each shared by a group of query heads; a different model",
     how_to=HowTo(
         sentence="Project keys and values to <N> heads, and attend with the query heads in groups.",
     ),
@@ -165,13 +165,13 @@ GQA = Technique(
 
 WINDOW = Technique(
     name="window",
-    about="""Each token attends to the last N tokens alone, and the cache keeps no others.
+    about="""Let each token attend to the last N tokens only; the cache keeps no others.
 
-    A new token takes the place of the oldest one. The cache no longer grows with the context. What lies further back
-    reaches a token only through the layers in between, so the model has to be trained with the window.""",
-    summary="the cache keeps the last N tokens of each sequence; another model",
+    A new token replaces the oldest one. The cache no longer grows with the context. Earlier tokens reach a token only
+    through the layers in between, so the model has to be trained with the window.""",
+    summary="the cache keeps only the last N tokens of each sequence; a different model",
     how_to=HowTo(
-        sentence="Write each token at its position modulo <N>, and attend to what is there.",
+        sentence="Write each token at its position modulo <N>, and attend to the tokens in the cache.",
     ),
     reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
     family="inference",
@@ -185,15 +185,15 @@ WINDOW = Technique(
 
 PAGED_KV = Technique(
     name="paged-kv",
-    about="""The KV cache as a pool of pages of 16 tokens, which a table assigns to the sequences.
+    about="""Hold the KV cache as a pool of pages of 16 tokens, which a table assigns to sequences.
 
-    The pool need not have room for all sequences at their longest: `--set num_pages=<N>` says how many pages it has. By
-    default it has as many as all sequences need. `--set page_size=<N>` changes the size of a page. The decoder gathers
-    the pages of one layer before it attends, which takes memory in `forward_temps`; kernels of engines read the pages
-    where they are.""",
+    The pool may be smaller than all sequences at their maximum length: `--set num_pages=<N>` sets the number of pages.
+    By default the pool fits all sequences. `--set page_size=<N>` changes the size of a page. The decoder gathers the
+    pages of one layer before it attends, which takes memory in `forward_temps`; the kernels of serving engines read
+    the pages in place.""",
     summary="the cache as a pool of pages, which a table assigns to sequences",
     how_to=HowTo(
-        sentence="Hold all pages in one array, and write and read through a table of the sequences' pages.",
+        sentence="Hold all pages in one array, and address them through a table of each sequence's pages.",
     ),
     reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
     " arXiv:2309.06180",
@@ -206,10 +206,10 @@ PAGED_KV = Technique(
 
 CHUNKED_PREFILL = Technique(
     name="chunked-prefill",
-    about="""A prompt in parts of N tokens, one call of the program for each.
+    about="""Read a prompt N tokens at a time, with one call of the program for each part.
 
     Every part attends to the cache, which holds the parts before it. Activations and scores are those of N tokens, not
-    of the whole prompt; so a long prompt no longer decides how much memory an engine has to keep free.""",
+    of the whole prompt, so the longest prompt no longer determines how much memory an engine must reserve.""",
     summary="the prefill reads N tokens of each prompt at a time",
     how_to=HowTo(
         sentence="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",

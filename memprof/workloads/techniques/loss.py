@@ -27,7 +27,7 @@ def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, refere
         for direction in (FORWARD, BACKWARD)
     }
     if argument == 1 or not all(argument in found for found in counts.values()):
-        return no(f"there are no loops over {argument} chunks of the loss in forward and backward pass")
+        return no(f"no loops over {argument} chunks of the loss were found in forward and backward pass")
     full = _num_full_logits(report)
     if full == 0 or any(prod(buffer.shape) == full and HEAD in buffer.op + buffer.module for buffer in report.buffers):
         return no(f"there are loops over {argument} chunks of the loss, but a value at the peak holds {full} logits")
@@ -47,26 +47,26 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
     """Raises `MemprofError` unless there is a loss for each token, and the tokens can be split evenly."""
     require(
         config.task == "next_token",
-        f"Technique 'chunked-loss' splits the losses of tokens, but the task is {config.task}: leave it out.",
+        f"Technique 'chunked-loss' splits the loss by tokens, but the task is {config.task}: leave it out.",
     )
     num_tokens = config.batch_size // train_config.num_minibatches * config.seq_len
     num_chunks = train_config.num_loss_chunks
     require(
         num_tokens % num_chunks == 0,
-        f"A minibatch has {num_tokens} tokens, but that must be a multiple of the {num_chunks} chunks of the loss:"
-        " change either.",
+        f"A minibatch has {num_tokens} tokens, but that must be a multiple of the {num_chunks} chunks of the loss: "
+        "change one of them.",
     )
 
 
 CHUNKED_LOSS = Technique(
     name="chunked-loss",
-    about="""Logits and loss in K parts of the tokens, so that the full logits never exist.
+    about="""Compute logits and loss in K chunks of the tokens, so that the full logits never exist.
 
     For a large vocabulary the logits and their gradient, both float32, are the largest buffers of the step. In chunks
-    they are K times smaller. The price is the output layer's product once more in the backward pass.""",
-    summary="logits and cross-entropy in K chunks of the tokens, each computed again in the backward pass",
+    they are K times smaller. The cost is one more product of the output layer, in the backward pass.""",
+    summary="logits and cross-entropy in K chunks of the tokens, each recomputed in the backward pass",
     how_to=HowTo(
-        sentence="Compute logits and loss in <K> chunks of the tokens, and each chunk again in the backward pass.",
+        sentence="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
         code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     ),
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
@@ -85,8 +85,9 @@ TECHNIQUES = (CHUNKED_LOSS,)
 def in_chunks(intent: Intent) -> Means:
     """The user makes as many chunks as advice says."""
     return Means(
-        words=f"Cut the last hidden states and the labels into {intent.num_parts} chunks of tokens, and add up the "
-        "loss of one chunk at a time, by jax.lax.map with jax.checkpoint around the head and the loss.",
+        words=f"Split the last hidden states and the labels into {intent.num_parts} chunks of tokens and add up "
+        "the loss of one chunk at a time, using jax.lax.map with jax.checkpoint around the head and the "
+        "loss.",
         technique=f"{CHUNKED_LOSS.name}={intent.num_parts}",
     )
 

@@ -29,22 +29,22 @@ def check_has_host_memory(target: Target) -> None:
     """Raises `MemprofError` for the CPU, whose memory is the host's: XLA takes pinned_host there for the same."""
     if family_of(target.platform).is_host:
         raise MemprofError(
-            "Offloading moves arrays from the device's memory to the host's, and on the CPU they are one: choose a GPU"
-            " with --target, for example h100-80gb."
+            "Offloading moves arrays from device memory to host memory, which are the same on the CPU: choose a GPU "
+            "with --target, for example h100-80gb."
         )
 
 
 OFFLOAD_OPT = Technique(
     name="offload-opt",
-    about="""The optimizer state lives in pinned host memory between steps.
+    about="""Keep the optimizer state in pinned host memory between steps.
 
-    It comes to the device for the update alone, when all gradients are there and the activations are gone: a barrier
-    keeps XLA from fetching it earlier. So the gradients wait for each other, and the peak has the state beside
-    gradients and parameters at most, or not at all where the peak is in the forward or backward pass. Each step moves
-    the state over the bus and back.""",
+    It is copied to the device only for the update, when all gradients exist and the activations are freed: a barrier
+    prevents XLA from fetching it earlier. So the gradients wait for each other, and the peak contains the state beside
+    gradients and parameters at most, or not at all if the peak is in the forward or backward pass. Each step moves the
+    state over the bus and back.""",
     summary="optimizer state in host memory (pinned_host) between steps",
     how_to=HowTo(
-        sentence="Keep the optimizer state in host memory, and fetch it for the update alone.",
+        sentence="Keep the optimizer state in host memory, and fetch it only for the update.",
         code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
     ),
     reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",

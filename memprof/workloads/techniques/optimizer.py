@@ -24,17 +24,18 @@ def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference
     if found != kept:
         return no(f"{held}, which is not the {in_words(kept_bytes)} that {argument} keeps")
     if reference is not None and found == _state(reference):
-        if not _differ_in_optimizer_alone(report, reference, f"opt={argument}"):
+        if not _differ_only_in_optimizer(report, reference, f"opt={argument}"):
             return undecided(
-                f"{held}, as the reference does; only a row that differs in the optimizer alone would tell"
+                f"{held}, as the reference does; the effect shows only in comparison with a row that differs in "
+                "nothing but the optimizer"
             )
         if is_same_program(report, reference):
-            return no(f"{held}, which is just what the reference holds, and the program is the same")
-        return yes(f"{held}, as the reference does, but its update is another program")
-    return yes(f"{held}, leaf by leaf what {argument} keeps")
+            return no(f"{held}, exactly like the reference, and the program is the same")
+        return yes(f"{held}, as the reference does, but the program of its update differs")
+    return yes(f"{held}, which matches {argument} leaf by leaf")
 
 
-def _differ_in_optimizer_alone(report: Report, reference: Report, label: str) -> bool:
+def _differ_only_in_optimizer(report: Report, reference: Report, label: str) -> bool:
     return set(report.techniques) - {label, "baseline"} == set(reference.techniques) - {label, "baseline"}
 
 
@@ -70,14 +71,14 @@ def parse(text: str) -> str:
 
 OPT = Technique(
     name="opt",
-    about="""Another optimizer, and with it another optimizer state.
+    about="""Use another optimizer, with another optimizer state.
 
     Adam's two moments are 8 bytes a parameter in float32, twice the parameters themselves. Optimizers that keep less
-    (one moment, sums over rows and columns, 8-bit codes, a subspace) are the way to lower what neither a smaller batch
-    nor rematerialisation can. `memprof list optimizers` tells what each keeps.""",
-    summary="another optimizer: memprof list optimizers tells what each keeps",
+    (one moment, sums over rows and columns, 8-bit codes, a subspace) lower memory that neither a smaller batch nor
+    rematerialization can. `memprof list optimizers` shows what each keeps.""",
+    summary="another optimizer: memprof list optimizers shows what each keeps",
     how_to=HowTo(
-        sentence="Make another optimizer, which is another training: choose the learning rate again.",
+        sentence="Use another optimizer. Training changes: choose a new learning rate.",
         code="optimizer = <NAME>",
         argument_code=lambda name: registry.optimizer(str(name)).code,
     ),
@@ -94,13 +95,13 @@ OPT = Technique(
 TECHNIQUES = (OPT,)
 MEANS = {
     Aim.FACTOR_OPTIMIZER_STATE: Means(
-        code="optimizer = optax.adafactor(1e-3)  # at a learning rate of its own", technique=f"{OPT.name}=adafactor"
+        code="optimizer = optax.adafactor(1e-3)  # choose a new learning rate", technique=f"{OPT.name}=adafactor"
     ),
     Aim.NARROW_OPTIMIZER_STATE: Means(
         code="opt_state = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.ndim else leaf, opt_state)"
         "  # between updates"
     ),
     Aim.CHUNK_UPDATE: Means(
-        words="Update one parameter after another, by jax.tree.map, and do not stack or flatten them into one array."
+        words="Update one parameter after another, with jax.tree.map; do not stack or flatten them into one array."
     ),
 }

@@ -25,11 +25,11 @@ def pipeline_evidence(report: Report, argument: ArgumentValue | None, reference:
         return no(f"no two devices lie along an axis {PP}")
     layers = [leaf for leaf in used_arguments(report, Role.PARAMS) if f"['{LAYERS}']" in leaf.path and leaf.shape]
     if not layers or any(PP not in (leaf.mesh_axes or ()) for leaf in layers):
-        return no(f"the program takes no stacked layers that are all divided over {PP}={size}")
+        return no(f"the program takes no stacked layers that are all sharded over {PP}={size}")
     handed_on = sum(each.count for each in report.collectives if each.kind == "collective-permute" and PP in each.axes)
     sentence = (
-        f"each device has {layers[0].shape[0] // size} of {layers[0].shape[0]} layers, and hands arrays on to the next"
-        f" one along {PP}={size} {handed_on} times a step"
+        f"each device has {layers[0].shape[0] // size} of {layers[0].shape[0]} layers, and sends arrays to the next "
+        f"one along {PP}={size} {handed_on} times per step"
     )
     return yes(sentence) if handed_on else no(sentence)
 
@@ -42,13 +42,13 @@ def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) 
     require(
         num_microbatches % size == 0,
         f"Technique 'pp{num_microbatches}' has {num_microbatches} microbatches, but that must be a multiple of the"
-        f" {size} devices along {PP}: change either.",
+        f" {size} devices along {PP}: change one of them.",
     )
     sharing = prod(axes[axis] for axis in batch_axes(train_config) if axis != PP and axis in axes)
     num_minibatches = train_config.num_minibatches
     parts = num_minibatches * num_microbatches * sharing
     minibatches = f" in each of {num_minibatches} minibatches" if num_minibatches > 1 else ""
-    devices = f", each of them for {sharing} devices" if sharing > 1 else ""
+    devices = f", each for {sharing} devices" if sharing > 1 else ""
     require(
         config.batch_size % parts == 0,
         f"batch_size is {config.batch_size}, but it must be a multiple of {parts}: there are {num_microbatches}"
@@ -58,19 +58,19 @@ def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) 
 
 PIPELINE = Technique(
     name="pp",
-    about="""The layers are divided over the axis `pp`, and microbatches go from one device to the next (GPipe).
+    about="""Shard the layers over the axis `pp`; microbatches pass from one device to the next (GPipe).
 
-    A device has the parameters, gradients and optimizer state of its layers, and the activations of its layers for all
-    microbatches, since the backward pass begins when the forward pass has ended; `remat` leaves of them what goes into
-    the layers. Embeddings, final norm and head are on every device, which works on its part of the batch there.
+    A device has the parameters, gradients and optimizer state of its layers, and their activations for all
+    microbatches, because the backward pass begins when the forward pass has ended; with `remat` only the inputs of the
+    layers remain. Embeddings, final norm and head are on every device, which processes its part of the batch there.
 
-    With S devices and M microbatches there are M + S - 1 ticks, in S - 1 of which a device has nothing to do. It
-    computes all the same, since it runs the program of all, and keeps what the backward pass would need: the bubble
-    costs operations and activations by a factor of (M + S - 1) / M. Without a number there are as many microbatches as
-    devices; more of them make the bubble smaller.""",
-    summary="layers divided over the axis pp, the batch handed on in M microbatches (default: as many as devices)",
+    With S devices and M microbatches there are M + S - 1 ticks, and a device is idle in S - 1 of them. It computes
+    nevertheless, because all devices run the same program, and keeps activations for the backward pass: the bubble
+    multiplies operations and activations by (M + S - 1) / M. Without a number there are as many microbatches as
+    devices; more microbatches make the bubble smaller.""",
+    summary="layers sharded over the axis pp, the batch passed on in M microbatches (default: as many as devices)",
     how_to=HowTo(
-        sentence="Stack the layers' parameters, divide them over the axis by jax.shard_map, and hand microbatches on.",
+        sentence="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on.",
     ),
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
     family="pipeline",

@@ -68,8 +68,8 @@ def _half_precision(report: Report, dtype: str) -> Verdict:
     computed = _computed_bytes(report)
     if sum(computed.values()) * _TOO_LITTLE < report.footprint_bytes or not any(computed.values()):
         return undecided(
-            f"of the network's values {in_words(sum(computed.values()))} are live at the peak, too little to show their"
-            " precision"
+            f"only {in_words(sum(computed.values()))} of the network's values are live at the peak, too little to "
+            "show their precision"
         )
     sentence = f"at the peak the network's values are {_shares(computed)}"
     return yes(sentence) if computed[dtype] else no(sentence)
@@ -97,13 +97,13 @@ _CAST_WEIGHTS = f"params = {_CAST.format('params')}  # once, before the first ca
 
 FP32 = Technique(
     name="fp32",
-    about="""Float32 throughout, stated in the label.
+    about="""Compute in float32 throughout, and say so in the label.
 
-    It is what the baseline computes in. A label such as `fp32+scan+accum4` says so beside rows in another precision.
+    The baseline does the same. A label such as `fp32+scan+accum4` makes it explicit beside rows in other precisions.
     """,
     summary="everything in float32, as in the baseline",
     how_to=HowTo(
-        sentence="Compute in float32 and hold the parameters in it, which is what JAX does unasked.",
+        sentence="Compute and hold the parameters in float32, which is JAX's default.",
     ),
     reference="IEEE 754-2019, binary32",
     family="precision",
@@ -115,11 +115,11 @@ FP32 = Technique(
 
 BF16 = Technique(
     name="bf16",
-    about="""Matrix products and activations in bfloat16; parameters and optimizer state stay in float32.
+    about="""Compute matrix products and activations in bfloat16; keep parameters and optimizer state in float32.
 
-    bfloat16 has the exponent range of float32, so that no loss scaling is needed; it has 8 bits of precision, which is
-    why softmax, logits, loss and the update stay in float32. Activations halve. The price is a bfloat16 copy of each
-    weight matrix, kept from the forward pass to the backward pass.""",
+    bfloat16 has the exponent range of float32, so no loss scaling is needed; it has 8 bits of precision, so softmax,
+    logits, loss and the update stay in float32. Activations halve. The cost is a bfloat16 copy of each weight matrix,
+    kept from the forward pass to the backward pass.""",
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
     how_to=HowTo(
         sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
@@ -136,14 +136,14 @@ BF16 = Technique(
 
 BF16_PARAMS = Technique(
     name="bf16-params",
-    about="""Parameters in bfloat16 too, not only what is computed from them.
+    about="""Hold the parameters in bfloat16 as well, and compute in it.
 
-    Parameters halve, and so do their gradients. optax makes optimizer state in the dtype of the parameters by
-    default, so the moments halve as well. No weight can change by less than 1/256 of itself in one step:
-    late in a training run, small updates are lost. That is the price, and memory does not show it.""",
-    summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
+    Parameters halve, and so do their gradients. By default, optax creates optimizer state in the dtype of the
+    parameters, so the moments halve as well. The cost does not show in memory: a weight cannot change by less than
+    1/256 of itself in one step, so late in a training run small updates are lost.""",
+    summary="compute in bfloat16, with parameters and, by optax's defaults, optimizer state in bfloat16, too",
     how_to=HowTo(
-        sentence="Compute in bfloat16 and hold the parameters, and with them the optimizer state, in it too.",
+        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
         code=_CAST_WEIGHTS,
     ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
@@ -156,12 +156,13 @@ BF16_PARAMS = Technique(
 
 FP16 = Technique(
     name="fp16",
-    about="""Matrix products and activations in float16, with a loss scale that adapts itself.
+    about="""Compute matrix products and activations in float16, with a dynamic loss scale.
 
     float16 has more precision than bfloat16 (11 bits against 8) and far less range: gradients below 6e-8 become zero.
-    So the loss is multiplied before it is differentiated, and the gradients are divided again. The factor starts at
-    65536, doubles after 2000 good steps, and halves when a gradient is not finite; that step is skipped, and the state
-    stays as it is. To be able to skip, the update must wait for the last gradient: all of them are in memory at once.
+    So the loss is multiplied by a factor before it is differentiated, and the gradients are divided by it. The factor
+    starts at 65536, doubles after 2000 good steps, and halves when a gradient is not finite; that step is skipped, and
+    the state is unchanged. Because a step may be skipped, the update must wait for the last gradient: all gradients are
+    in memory at once.
     """,
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
     how_to=HowTo(
@@ -193,6 +194,6 @@ MEANS = {
         technique=BF16_PARAMS.name,
     ),
     Aim.CONVERT_WEIGHTS_ONCE: Means(
-        words="Convert the weights once, before the first call, as the step does now, and give the step the results."
+        words="Convert the weights once, before the first call, as the step does now, and pass the results to the step."
     ),
 }

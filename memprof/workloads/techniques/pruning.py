@@ -28,7 +28,8 @@ def fewer_params_evidence(report: Report, argument: ArgumentValue | None, refere
     del argument
     if reference is None:
         return undecided(
-            f"the program takes {report.num_params} parameters; only a row without pruning would tell how many went"
+            f"the program takes {report.num_params} parameters; the number removed shows only in comparison with a "
+            "row without pruning"
         )
     sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"
     return yes(sentence) if report.num_params < reference.num_params else no(sentence)
@@ -43,15 +44,15 @@ def parse_fraction(text: str) -> float:
 
 PRUNE = Technique(
     name="prune",
-    about="""That part of each weight matrix, the smallest weights, is masked to zero.
+    about="""Mask this fraction of each weight matrix, the smallest weights, to zero.
 
-    It saves nothing while training. The zeros are stored like other numbers, gradients and optimizer state are as
+    It saves no memory while training. The zeros are stored like other numbers, gradients and optimizer state are as
     large as before, the masks take a byte for each weight, and the masked copies of the weights are kept for the
-    backward pass. Only kernels for sparse matrices would gain from the zeros, and XLA has none. The row is here to
-    show that.""",
-    summary="the smallest weights masked to zero; saves nothing, and the masks cost a byte a weight",
+    backward pass. Only kernels for sparse matrices would benefit from the zeros, and XLA has none. The technique
+    exists to show that.""",
+    summary="the smallest weights masked to zero; saves no memory, and the masks cost a byte per weight",
     how_to=HowTo(
-        sentence="Set the smallest weights to zero by boolean masks that are kept beside the parameters.",
+        sentence="Set the smallest weights to zero with boolean masks that are kept beside the parameters.",
         code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
     ),
     reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
@@ -65,13 +66,13 @@ PRUNE = Technique(
 
 PRUNE_STRUCTURED = Technique(
     name="prune-structured",
-    about="""That part of the attention heads and of the MLPs' hidden units is gone.
+    about="""Remove this fraction of the attention heads and of the MLPs' hidden units.
 
-    Whole heads and units, those with the smallest weights, are cut out, and what is left is a smaller dense model:
-    fewer parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
-    summary="whole attention heads and hidden units cut out: a smaller dense model",
+    Whole heads and units, those with the smallest weights, are removed, which leaves a smaller dense model: fewer
+    parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
+    summary="whole attention heads and hidden units removed: a smaller dense model",
     how_to=HowTo(
-        sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
+        sentence="Build the model without this fraction of the attention heads and hidden units.",
     ),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",

@@ -27,9 +27,9 @@ def weights_evidence(dtype: str, report: Report, argument: ArgumentValue | None,
     scales = [leaf for leaf in kernels if leaf.path.endswith("['scale']")]
     others = total_bytes(params) - total_bytes((*narrow, *scales))
     sentence = (
-        f"the program takes {in_words(total_bytes(narrow))} of weights in {dtype}, {in_words(total_bytes(scales))} of"
-        f" scales and {in_words(others)} of other parameters; copies made of weights take"
-        f" {in_words(most_bytes(report, Category.PARAM_COPIES))} at most"
+        f"the program takes {in_words(total_bytes(narrow))} of weights in {dtype}, {in_words(total_bytes(scales))} "
+        f"of scales and {in_words(others)} of other parameters; copies of weights take at most "
+        f"{in_words(most_bytes(report, Category.PARAM_COPIES))}"
     )
     return yes(sentence) if narrow and len(narrow) + len(scales) == len(kernels) else no(sentence)
 
@@ -55,11 +55,11 @@ def fp8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: R
 
 INT8_WEIGHTS = Technique(
     name="int8-weights",
-    about="""The kernels of all projections as 8-bit integers, with a scale for each column.
+    about="""Hold the kernels of all projections as 8-bit integers, with a scale for each column.
 
     Embeddings, norms and biases stay as they are, and so do the logits of a tied embedding. Scales have the dtype of
-    the parameters. They multiply the results of a product: XLA then converts the integers inside of the product, and
-    no array holds the weights in another dtype. A loop over layers copies the integers of one layer at a time.""",
+    the parameters. They multiply the results of a product: XLA then converts the integers inside the product, and no
+    array holds the weights in another dtype. A loop over layers copies the integers of one layer at a time.""",
     summary="kernels in 8-bit integers, with a scale for each column",
     how_to=HowTo(
         sentence="Hold the kernels as integers, and multiply the result of the product by the scales of the columns.",
@@ -81,11 +81,11 @@ def product(inputs, weights, scale):
 
 INT4_WEIGHTS = Technique(
     name="int4-weights",
-    about="""The kernels of all projections as 4-bit integers, with a scale for each 128 rows of a column.
+    about="""Hold the kernels of all projections as 4-bit integers, with a scale for each 128 rows of a column.
 
-    A byte holds two numbers. A kernel whose rows are no multiple of 128 has one scale for each column. A step of few
-    tokens adds up each group before it multiplies by the scales; a step of many tokens dequantises one kernel at a
-    time, which shows in `param_copies`.""",
+    A byte holds two numbers. A kernel whose number of rows is not a multiple of 128 has one scale for each column. A
+    step with few tokens adds up each group before it multiplies by the scales; a step with many tokens dequantizes one
+    kernel at a time, which shows in `param_copies`.""",
     summary="kernels in 4-bit integers, with a scale for each 128 rows of a column",
     how_to=HowTo(
         sentence="Hold the kernels as 4-bit integers in groups of rows, each with its scales.",
@@ -109,10 +109,10 @@ def product(inputs, weights, scale):
 
 FP8_WEIGHTS = Technique(
     name="fp8-weights",
-    about="""The kernels of all projections as 8-bit floats (float8_e4m3fn), with a scale for each column.
+    about="""Hold the kernels of all projections as 8-bit floats (float8_e4m3fn), with a scale for each column.
 
     They take as much memory as 8-bit integers, and are finer near zero: 3 bits of precision, and exponents from -6 to
-    8. Products are in the compute dtype: only weights are quantised, so each GPU can compile it.""",
+    8. Products are in the compute dtype: only weights are quantized, so every GPU supports it.""",
     summary="kernels in 8-bit floats, with a scale for each column",
     how_to=HowTo(
         sentence="Hold the kernels as 8-bit floats, and multiply the result of the product by the scales of the"
@@ -135,10 +135,10 @@ def product(inputs, weights, scale):
 
 INT8_KV = Technique(
     name="int8-kv",
-    about="""Keys and values in the cache as 8-bit integers, with a float32 scale for each token and head.
+    about="""Hold keys and values in the cache as 8-bit integers, with a float32 scale for each token and head.
 
-    The cache takes a quarter of float32, or half of bfloat16, and the scales. They are dequantised when attention reads
-    them: whether XLA does so inside of the product or holds a copy shows in `forward_temps`.""",
+    The cache takes a quarter of float32, or half of bfloat16, and the scales. They are dequantized when attention reads
+    them: `forward_temps` shows whether XLA does so inside the product or makes a copy.""",
     summary="the cache in 8-bit integers, with a scale for each token and head",
     how_to=HowTo(
         sentence="Write rounded integers and their scales into the cache, and multiply them when attention reads them.",
@@ -160,10 +160,10 @@ def read(keys, scale, dtype):
 
 FP8_KV = Technique(
     name="fp8-kv",
-    about="""Keys and values in the cache as 8-bit floats (float8_e4m3fn), without scales.
+    about="""Hold keys and values in the cache as 8-bit floats (float8_e4m3fn), without scales.
 
-    The cache takes a quarter of float32, or half of bfloat16. Numbers beyond 448 are cut off. The exponents of floats
-    stand in for scales, at 3 bits of precision.""",
+    The cache takes a quarter of float32, or half of bfloat16. Numbers beyond 448 are clipped. The exponents of floats
+    replace scales, at 3 bits of precision.""",
     summary="the cache in 8-bit floats, without scales",
     how_to=HowTo(
         sentence="Cast keys and values when they are written into the cache, and back when attention reads them.",
@@ -186,6 +186,6 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.SCALE_RESULTS: Means(
-        words="Multiply the result of each product by the scale, not the weights: the product takes the integers, cast."
+        words="Multiply the result of each product, not the weights, by the scale: the product takes the cast integers."
     ),
 }

@@ -42,9 +42,9 @@ def divided_evidence(
         return no(f"no two devices lie along an axis {axis}")
     found = [(role, *_part_over(report, axis, role)) for role in roles]
     said = [f"{in_words(part)} of {in_words(total)} of {role.value}" for role, part, total in found if total]
-    sentence = f"{', '.join(said)} divided over {axis}={size}"
+    sentence = f"{', '.join(said)} sharded over {axis}={size}"
     if not found[0][2]:
-        return no(f"the program takes no {roles[0].value} to divide over {axis}={size}")
+        return no(f"the program takes no {roles[0].value} to shard over {axis}={size}")
     if any(2 * part < total for _, part, total in found):
         return no(sentence)
     if reference is None:
@@ -67,8 +67,8 @@ def zero2_evidence(report: Report, argument: ArgumentValue | None, reference: Re
     )
     parts, whole = (_sent_over(report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
     sentence = (
-        f"{state.evidence}; each device gets its part of {in_words(parts)} of sums over {DP}, and {in_words(whole)} of"
-        " them whole"
+        f"{state.evidence}; of the sums over {DP}, each device gets {in_words(parts)} as its part, and "
+        f"{in_words(whole)} whole"
     )
     return yes(sentence) if state.took_effect and parts > whole else no(sentence)
 
@@ -91,8 +91,8 @@ def check_batch(config: Any, train_config: TrainConfig, axes: Mapping[str, int])
     parts = f" in each of {num_minibatches} minibatches" if num_minibatches > 1 else ""
     require(
         config.batch_size % (size * num_minibatches) == 0,
-        f"batch_size is {config.batch_size}, but it must be a multiple of {size * num_minibatches}, to be divided over"
-        f" {over}{parts}: change either.",
+        f"batch_size is {config.batch_size}, but it must be a multiple of {size * num_minibatches}, to be sharded "
+        f"over {over}{parts}: change one of them.",
     )
 
 
@@ -113,8 +113,8 @@ def check_divides(name: str, size: int, axis: str, axes: Mapping[str, int]) -> N
     """Raises `MemprofError` unless an axis divides a size of the configuration."""
     require(
         size % axes[axis] == 0,
-        f"{name} is {size}, but it must be a multiple of {axes[axis]}, to be divided over {axis}={axes[axis]}: change"
-        " either.",
+        f"{name} is {size}, but it must be a multiple of {axes[axis]}, to be sharded over {axis}={axes[axis]}: "
+        "change one of them.",
     )
 
 
@@ -139,16 +139,17 @@ _ZERO = "Rajbhandari et al. 2019, ZeRO, arXiv:1910.02054"
 
 DATA = Technique(
     name="dp",
-    about="""The batch is divided over the axis `dp`; every device holds all parameters and all optimizer state.
+    about="""Shard the batch over the axis `dp`; every device holds all parameters and all optimizer state.
 
-    Activations shrink with the number of devices, the state does not. The gradients of the devices are added up, so
-    that each of them makes the same update.""",
-    summary="the batch divided over the axis dp, all state on every device (data parallelism)",
+    Activations shrink with the number of devices; the state does not. The gradients of the devices are added up, so
+    that every device makes the same update.""",
+    summary="the batch sharded over the axis dp, all state on every device (data parallelism)",
     how_to=HowTo(
-        sentence="Divide the batch over the mesh, and put a copy of the state on every device.",
+        sentence="Shard the batch over the mesh, and put a copy of the state on every device.",
         code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
     ),
-    reference="JAX documentation, Distributed data loading: https://docs.jax.dev/en/latest/distributed_data_loading.html",
+    reference="JAX documentation, Distributed data loading: "
+    "https://docs.jax.dev/en/latest/distributed_data_loading.html",
     family="sharding",
     sets={"data_parallel": "batch"},
     axis=DP,
@@ -159,13 +160,13 @@ DATA = Technique(
 
 ZERO1 = Technique(
     name="zero1",
-    about="""Data parallelism whose optimizer state is divided over the axis `dp`.
+    about="""Use data parallelism with the optimizer state sharded over the axis `dp`.
 
-    Parameters and gradients are whole on every device, unless XLA sees by itself that a part of the gradients will do.
-    Each device updates the part of the parameters whose moments it has, and the parts are gathered again.""",
-    summary="data parallelism with the optimizer state divided over the axis dp",
+    Parameters and gradients are whole on every device, unless XLA itself finds that a part of the gradients is enough.
+    Each device updates the part of the parameters whose moments it has, and the parts are then gathered.""",
+    summary="data parallelism with the optimizer state sharded over the axis dp",
     how_to=HowTo(
-        sentence="Divide the optimizer state over the devices that share the batch, and keep the parameters whole.",
+        sentence="Shard the optimizer state over the devices that share the batch, and keep the parameters whole.",
         code=_each_divided("opt_state", (DP,)),
     ),
     reference=_ZERO,
@@ -179,13 +180,13 @@ ZERO1 = Technique(
 
 ZERO2 = Technique(
     name="zero2",
-    about="""Like `zero1`, with the gradients divided as well.
+    about="""Like `zero1`, with the gradients sharded as well.
 
     Each device gets the sum of that part of the gradients whose moments it has (a reduce-scatter in place of an
     all-reduce). Parameters are whole.""",
-    summary="data parallelism with optimizer state and gradients divided over the axis dp",
+    summary="data parallelism with optimizer state and gradients sharded over the axis dp",
     how_to=HowTo(
-        sentence="Divide the gradients as the optimizer state is, before the update.",
+        sentence="Shard the gradients like the optimizer state, before the update.",
         code=_each_divided("gradients", (DP,)),
     ),
     reference=_ZERO,
@@ -199,14 +200,14 @@ ZERO2 = Technique(
 
 FULLY_SHARDED = Technique(
     name="fsdp",
-    about="""Parameters, gradients and optimizer state are divided over the axis `fsdp`, and the batch with them.
+    about="""Shard parameters, gradients, optimizer state and the batch over the axis `fsdp`.
 
-    Each device keeps its part of every array. A layer's weights are gathered from all of them for its forward pass and
-    again or still for its backward pass, and each device gets its part of the sum of the gradients. What XLA gathers
-    once for both passes stays in memory between them; `remat` has it gathered twice.""",
-    summary="parameters, gradients, optimizer state and batch divided over the axis fsdp (ZeRO-3)",
+    Each device keeps its part of every array. A layer's weights are gathered from all devices for its forward pass,
+    and kept or gathered again for its backward pass; each device gets its part of the summed gradients. Weights that
+    XLA gathers once for both passes stay in memory between them; with `remat` they are gathered twice.""",
+    summary="parameters, gradients, optimizer state and batch sharded over the axis fsdp (ZeRO-3)",
     how_to=HowTo(
-        sentence="Divide each parameter over the mesh, the optimizer state like it, and the batch.",
+        sentence="Shard each parameter over the mesh, the optimizer state in the same way, and the batch.",
         code=_each_divided("params", (FSDP,)),
     ),
     reference="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277",
@@ -226,14 +227,14 @@ FULLY_SHARDED = Technique(
 
 TENSOR = Technique(
     name="tp",
-    about="""Each matrix product is divided over the axis `tp`: by columns, then by rows.
+    about="""Shard each matrix product over the axis `tp`: by columns, then by rows.
 
-    A device has some of the heads, of the hidden units of each MLP block and of the vocabulary, with their parameters,
-    optimizer state and activations. The residual stream is whole on every device, and added up twice a layer. A
-    vocabulary that the axis does not divide stays whole.""",
-    summary="heads, hidden units and vocabulary divided over the axis tp (tensor parallelism)",
+    A device has some of the heads, hidden units and vocabulary entries, with their parameters, optimizer state and
+    activations. The residual stream is whole on every device, and is summed twice per layer. A vocabulary whose size
+    is not divisible by the axis stays whole.""",
+    summary="heads, hidden units and vocabulary sharded over the axis tp (tensor parallelism)",
     how_to=HowTo(
-        sentence="Divide the columns of the products on the way in, and the rows of those on the way out.",
+        sentence="Shard the columns of the first product of a block, and the rows of the second.",
         code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
     ),
     reference="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
@@ -247,13 +248,13 @@ TENSOR = Technique(
 
 SEQUENCE = Technique(
     name="sp",
-    about="""Each sequence is divided over the axis `sp`.
+    about="""Shard each sequence over the axis `sp`.
 
     A device has some of the tokens, with their activations and logits. For attention it gathers the keys and values of
-    the others; its queries stay its own. All state is on every device.""",
-    summary="sequences divided over the axis sp; keys and values gathered for attention",
+    all devices; its queries stay local. All state is on every device.""",
+    summary="sequences sharded over the axis sp; keys and values gathered for attention",
     how_to=HowTo(
-        sentence="Divide the activations by their tokens, and keep keys and values whole.",
+        sentence="Shard the activations by tokens, and keep keys and values whole.",
         code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
     ),

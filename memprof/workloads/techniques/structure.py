@@ -53,7 +53,10 @@ def donation_evidence(report: Report, argument: ArgumentValue | None, reference:
     sentence = f"the compiler reports {in_words(aliased)} of results in the memory of arguments"
     if aliased >= donated:
         return yes(f"{sentence}, all of the {in_words(donated)} donated on the device")
-    return no(f"{sentence}, but {in_words(donated)} are donated: what differs in shape or dtype cannot be reused")
+    return no(
+        f"{sentence}, but {in_words(donated)} are donated: an argument cannot be reused if no result has its "
+        "shape and dtype"
+    )
 
 
 def no_donation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -76,10 +79,10 @@ def donated_device_bytes(report: Report) -> int:
 
 DONATE = Technique(
     name="donate",
-    about="""The new state takes over the buffers of the old one.
+    about="""Let the new state reuse the buffers of the old one.
 
-    Without donation XLA must keep the old parameters and optimizer state intact while it writes the new ones, so that
-    both exist when the step ends. A donated state cannot be used after the call.""",
+    Without donation XLA must keep the old parameters and optimizer state intact while it writes the new ones, so both
+    exist when the step ends. A donated state cannot be used after the call.""",
     summary="the new state reuses the buffers of the old one (donate_argnums)",
     how_to=HowTo(
         sentence="Donate the training state, so that the new one takes the place of the old one.",
@@ -95,12 +98,12 @@ DONATE = Technique(
 
 NO_DONATE = Technique(
     name="no-donate",
-    about="""The old state stays intact beside the new one, stated in the label.
+    about="""Keep the old state intact beside the new one, and say so in the label.
 
-    It is what `jax.jit` does by default, and what many training scripts do without knowing.""",
+    This is the default of `jax.jit`, and many training scripts use it unknowingly.""",
     summary="old and new state beside each other, as in the baseline",
     how_to=HowTo(
-        sentence="Donate nothing, which is what JAX does unasked.",
+        sentence="Donate no argument, which is JAX's default.",
         code="step = jax.jit(step)",
     ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
@@ -113,14 +116,14 @@ NO_DONATE = Technique(
 
 SCAN = Technique(
     name="scan",
-    about="""One loop over the layers instead of one copy of the program for each.
+    about="""Run the layers in one loop instead of one copy of the program per layer.
 
-    The layers' parameters are stacked, so that they are one array with the layer as its first axis. Compile time no
-    longer grows with depth. Every residual of the forward pass is written to a stack and read again in the backward
-    pass, in the form that JAX saved it: what XLA could fuse or drop across an unrolled layer's forward and backward
-    pass is kept, so activations usually grow. Together with `remat` there is little to stack, and most of the
-    difference goes.""",
-    summary="a loop over the layers, their parameters stacked (nn.scan), instead of a copy of the program for each",
+    The layers' parameters are stacked into one array with the layer as its first axis. Compile time no longer grows
+    with depth. Every residual of the forward pass is written to a stack and read in the backward pass, in the form
+    that JAX saved it: values that XLA could fuse or drop across an unrolled layer's forward and backward pass are
+    kept, so activations usually grow. Together with `remat` there is little to stack, and most of the difference
+    disappears.""",
+    summary="a loop over layers with stacked parameters (nn.scan), instead of a copy of the program per layer",
     how_to=HowTo(
         sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
         " `nn.scan` in Flax, or `jax.lax.scan`.",
@@ -149,8 +152,9 @@ def donated(intent: Intent) -> Means:
 def in_pieces(intent: Intent) -> Means:
     """No technique: which array that is differs from model to model."""
     return Means(
-        words=f"Make it in {intent.num_parts} parts: jax.lax.map over the rows that it is made of, batch_size= a "
-        f"{intent.num_parts}th of them, with jax.checkpoint around the function that makes and reads a row."
+        words=f"Compute it in {intent.num_parts} parts: use jax.lax.map over the rows of its inputs, with "
+        f"batch_size= a {intent.num_parts}th of them, and jax.checkpoint around the function that computes "
+        "and uses a row."
     )
 
 
@@ -158,7 +162,7 @@ MEANS = {
     Aim.DONATE: donated,
     Aim.CHUNK_ARRAY: in_pieces,
     Aim.FOLD_AXIS: Means(
-        code="x = x.reshape(*x.shape[:-2], -1)  # where it is made; the shape of now where it is read"
+        code="x = x.reshape(*x.shape[:-2], -1)  # where it is made; the present shape where it is read"
     ),
     Aim.SCAN_LAYERS: Means(
         words="Loop over the layers by jax.lax.scan, with their parameters stacked.", technique=SCAN.name

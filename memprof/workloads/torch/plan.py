@@ -38,7 +38,7 @@ OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "galore", "rm
 RANK_DIVISOR = 4  # of galore, as in `optimizers/galore.py`
 _MODELS = ("mlp", "transformer")
 # Fields that techniques set and PyTorch's step honours. It updates in place, which has the effect of donation.
-_HONOURED = frozenset(
+_SUPPORTED_FIELDS = frozenset(
     {
         *("compute_dtype", "param_dtype", "loss_scaling", "donate", "num_minibatches", "accumulation"),
         *("remat_modules", "remat_policy", "remat_activation", "attention_kernel", "num_loss_chunks", "optimizer"),
@@ -56,7 +56,7 @@ class TorchPlan:
     Attributes:
         workload: `mlp` or `transformer`.
         config: the model's configuration, as in JAX.
-        train_config: the training configuration; only the fields in `_HONOURED` have an effect.
+        train_config: the training configuration; only the fields in `_SUPPORTED_FIELDS` have an effect.
         techniques: techniques as the user wrote them.
         num_devices: the devices that the batch is divided over.
     """
@@ -148,7 +148,7 @@ def plan(
         changed = {
             name for name, value in technique_fields().items() if getattr(applied.apply(TrainConfig()), name) != value
         }
-        unknown = changed - _HONOURED or (changed & _OF_TRANSFORMER if found.name == "mlp" else frozenset())
+        unknown = changed - _SUPPORTED_FIELDS or (changed & _OF_TRANSFORMER if found.name == "mlp" else frozenset())
         if unknown:
             raise MemprofError(f"Technique '{applied.label}' does not apply to {found.name} in PyTorch: leave it out.")
     train_config = apply_techniques(train_config, parse_techniques(shared))
@@ -175,7 +175,7 @@ def _left(num_units: int, fraction: float) -> int:
 
 
 def _check(config: Any, train_config: TrainConfig, num_devices: int) -> None:
-    require(config.phase == "training", "PyTorch steps are training steps: leave --phase out")
+    require(config.phase == "training", "PyTorch steps are training steps: leave out --phase")
     require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
     blocks = {"num_kv_heads", "gated_mlp", "activation", "norm", "positions", "biases"}
     fields = [each for each in dataclasses.fields(config) if each.name in blocks]
@@ -191,15 +191,17 @@ def _check(config: Any, train_config: TrainConfig, num_devices: int) -> None:
     )
     require(
         config.batch_size % num_devices == 0,
-        f"batch_size is {config.batch_size}, which {num_devices} devices do not divide",
+        f"batch_size is {config.batch_size}, which is not divisible by {num_devices} devices: change one of them",
     )
     local_size = config.batch_size // num_devices
     require(
         local_size % train_config.num_minibatches == 0,
-        f"batch_size is {local_size}, which {train_config.num_minibatches} minibatches do not divide",
+        f"the batch of a device is {local_size}, which is not divisible by {train_config.num_minibatches} minibatches: "
+        "change one of them",
     )
     tokens = local_size // train_config.num_minibatches * getattr(config, "seq_len", 1)
     require(
         tokens % train_config.num_loss_chunks == 0,
-        f"a minibatch has {tokens} tokens, which {train_config.num_loss_chunks} chunks do not divide",
+        f"a minibatch has {tokens} tokens, which are not divisible by {train_config.num_loss_chunks} chunks: change "
+        "one of them",
     )

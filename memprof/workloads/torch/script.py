@@ -74,7 +74,7 @@ def trace_in_child(script: TorchScript, target: Target) -> Capture:
                 raise WorkloadError(said["sentence"], details=said["details"])
             raise MemprofError(said["sentence"])
         if not (Path(folder) / _CAPTURE).exists():
-            raise MemprofError(f"{where} ended its process with code {code} before its step was traced")
+            raise MemprofError(f"{where} exited with code {code} before its step was traced")
         return replace(read_capture(Path(folder) / _CAPTURE), target=target)
 
 

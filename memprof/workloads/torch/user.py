@@ -37,7 +37,7 @@ class TorchReference:
         label = self.reference.label
         found = load(self.reference, self.arguments)
         if not inspect.isfunction(found):
-            raise MemprofError(f"{label} is no function: name one that returns a memprof.TorchStepSpec")
+            raise MemprofError(f"{label} is not a function: name one that returns a memprof.TorchStepSpec")
         values = _values(found, self.overrides, label)
         spec = found(**values)
         defaults = {name: each.default for name, each in inspect.signature(found).parameters.items()}

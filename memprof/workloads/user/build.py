@@ -79,7 +79,7 @@ class UserStep:
             raise MemprofError(f"{where} is a server of several programs: use memprof serve-plan {where}")
         else:
             raise MemprofError(
-                f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a"
+                f"{where} gives {_described(spec)}, not a step: it must be a memprof.StepSpec, a"
                 " memprof.TrainSpec, or a function that returns one"
             )
         name = where.label if step.workload == "step" else step.workload
@@ -99,7 +99,7 @@ def _program(spec: Any, number: int, where: Reference) -> StepSpec:
 
     if not isinstance(spec, ServingSpec):
         raise MemprofError(
-            f"{where} gives {_described(spec)}, no server: it must be a memprof.ServingSpec, or a function that"
+            f"{where} gives {_described(spec)}, not a server: it must be a memprof.ServingSpec, or a function that"
             " returns one"
         )
     return spec.program(number)
@@ -107,9 +107,9 @@ def _program(spec: Any, number: int, where: Reference) -> StepSpec:
 
 def unchangeable(where: Reference) -> str:
     """Return a sentence that says that techniques cannot change a finished step."""
-    kind = "script, whose step stays" if where.is_script else "StepSpec, a step"
+    kind = "script" if where.is_script else "StepSpec, a step"
     return (
-        f"{where} is a {kind} as it is, which techniques cannot change: give a TrainSpec (loss, parameters,"
+        f"{where} is a finished {kind}, which techniques cannot change: give a TrainSpec (loss, parameters,"
         " optimizer, batch), and memprof builds the step around it"
     )
 
@@ -134,7 +134,7 @@ def _make_spec(
 
     if not callable(found):  # a spec, or an unrelated object
         if overrides:
-            raise MemprofError(f"{label} is no function, so it has no parameters that --set could change")
+            raise MemprofError(f"{label} is not a function, so it has no parameters for --set to change")
         return found, {}
     parameters = {
         name: parameter
@@ -150,7 +150,7 @@ def _make_spec(
         values[_MESH] = _named(mesh, label)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in values]
     if _MESH in missing:
-        raise MemprofError(f"{label} takes a mesh: give its axes, --mesh fsdp=4,tp=2 for example")
+        raise MemprofError(f"{label} takes a mesh: give its axes, for example --mesh fsdp=4,tp=2")
     if missing:
         raise MemprofError(
             f"{label} takes {', '.join(missing)}, without a default: name a function that returns"
@@ -164,8 +164,8 @@ def _make_spec(
 def _named(mesh: Mesh, label: str) -> Mesh:
     if mesh.axis_names == (DEVICES,):
         raise MemprofError(
-            f"--mesh {mesh.size} does not name the axes of the mesh that {label} takes: write --mesh data={mesh.size}"
-            " for example"
+            f"--mesh {mesh.size} does not name the axes of the mesh that {label} takes: write --mesh "
+            f"data={mesh.size}, for example"
         )
     return mesh
 
@@ -218,4 +218,4 @@ def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh
 
 
 def _described(value: Any) -> str:
-    return f"something of type {type(value).__name__}" if value is not None else "nothing"
+    return f"an object of type {type(value).__name__}" if value is not None else "nothing"

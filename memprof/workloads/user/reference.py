@@ -63,7 +63,9 @@ def parse(text: str, *, default: str = _DEFAULT_NAME) -> Reference:
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", default)
     if not name.isidentifier():
-        raise MemprofError(f"'{text}' names nothing in your code: write path/to/file.py:NAME or package.module:NAME")
+        raise MemprofError(
+            f"'{text}' does not name an object in your code: write path/to/file.py:NAME or package.module:NAME"
+        )
     if not place.endswith(".py"):
         if not all(part.isidentifier() for part in place.split(".")):
             raise MemprofError(f"'{text}' is neither path/to/file.py:NAME nor package.module:NAME")

@@ -31,8 +31,9 @@ def check_returns_step(function: Callable[..., Any], label: str) -> None:
     if not says:
         name = getattr(function, "__name__", "step_spec")
         raise MemprofError(
-            f"{label} was not called, for nothing in it says that it returns a step: if it does, write so (def"
-            f" {name}(...) -> memprof.StepSpec), else name a function that returns memprof.StepSpec(step, arguments)"
+            f"{label} was not called, because it does not declare that it returns a step: if it does, annotate it "
+            f"(def {name}(...) -> memprof.StepSpec); otherwise name a function that returns memprof.StepSpec(step, "
+            "arguments)"
         )
 
 
@@ -68,11 +69,11 @@ def _names_spec(function: Any, *, depth: int, seen: set[CodeType]) -> bool:
     if any(value in _SPECS or isinstance(value, _SPECS) for value in values if isinstance(value, (type, *_SPECS))):
         return True
     return depth < _DEEPEST and any(
-        _says(value) or _names_spec(value, depth=depth + 1, seen=seen) for value in values if _is_the_users(value)
+        _says(value) or _names_spec(value, depth=depth + 1, seen=seen) for value in values if _is_user_code(value)
     )
 
 
-def _is_the_users(value: Any) -> bool:
+def _is_user_code(value: Any) -> bool:
     return isinstance(value, FunctionType) and not value.__module__.startswith(("jax", "flax", "optax", "numpy"))
 
 

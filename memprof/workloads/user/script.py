@@ -20,12 +20,12 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.reference import Reference
 from memprof.workloads.user.script_source import prepare
 
-_standing_still: list[greenlet] = []  # keeps references: Python raises an error in a greenlet that is garbage-collected
+_kept_greenlets: list[greenlet] = []  # keeps references: Python raises an error in a greenlet that is garbage-collected
 
 
 def is_standing_still() -> bool:
     """Whether a script of this process is suspended in the middle of a call, so that Python must not exit normally."""
-    return bool(_standing_still)
+    return bool(_kept_greenlets)
 
 
 def training_call(where: Reference, arguments: Sequence[str], overrides: Sequence[tuple[str, str]]) -> StepSpec:
@@ -58,11 +58,11 @@ def training_call(where: Reference, arguments: Sequence[str], overrides: Sequenc
         raise WorkloadError(f"{where} has ended itself with {ended.code!r} before it called a training step") from ended
     if not isinstance(found, StepSpec):
         raise WorkloadError(
-            f"{where} has ended without a call of a jitted function that differentiates, so it has no training step to"
-            f" find: memprof watch {_watched(where)} shows all that it compiles, and a function that returns"
-            " memprof.StepSpec(step, args) names the step"
+            f"{where} ended without calling a jitted function that differentiates, so no training step was found: "
+            f"memprof watch {_watched(where)} shows everything that it compiles, and a function that returns "
+            "memprof.StepSpec(step, args) names the step"
         )
-    _standing_still.append(script)
+    _kept_greenlets.append(script)
     return replace(found, workload=where.label)
 
 

@@ -103,7 +103,7 @@ def _source(where: Reference) -> tuple[bytes, str, ModuleSpec | None]:
     if found is not None and found.submodule_search_locations:
         found = importlib.util.find_spec(f"{where.module}.__main__")
     if found is None or found.origin is None or not found.origin.endswith(".py"):
-        raise MemprofError(f"Python finds no source of a script {where.module}")
+        raise MemprofError(f"Python cannot find the source of a module {where.module}")
     return Path(found.origin).read_bytes(), found.origin, found
 
 
@@ -156,8 +156,8 @@ def _option(name: str, source: str, where: str) -> str:
     if "typer" in source and re.search(rf"\b{re.escape(name)}\s*:", source):
         return f"--{spellings[-1]}"
     raise MemprofError(
-        f"{where} has no constant {name} at its top level and no option --{spellings[-1]} that --set could change; give"
-        " its own arguments after --"
+        f"{where} has no constant {name} at its top level and no option --{spellings[-1]} for --set to change; give "
+        "its own arguments after --"
     )
 
 

@@ -43,12 +43,13 @@ class ServingSpec:
         for name, program in self.programs.items():
             check_label("the name of a program", name)
             if _SEPARATOR.strip() in name:
-                raise MemprofError(f"the name of a program is {shown(name)}, but it must have no comma")
+                raise MemprofError(f"the name of a program is {shown(name)}, but it must not contain a comma")
             if not isinstance(program, StepSpec):
                 raise MemprofError(f"the program {name} is {shown(program)}, but a memprof.StepSpec was expected")
         if not isinstance(self.cache_tokens, int) or isinstance(self.cache_tokens, bool) or self.cache_tokens < 1:
             raise MemprofError(
-                f"cache_tokens is {shown(self.cache_tokens)}, but it is the number of tokens that the cache holds"
+                f"cache_tokens is {shown(self.cache_tokens)}, but the number of tokens that the cache holds was "
+                "expected"
             )
 
     def program(self, number: int) -> StepSpec:

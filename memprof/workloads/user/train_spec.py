@@ -44,7 +44,8 @@ class TrainSpec:
         check_callable(self.loss_fn)
         if not (callable(getattr(self.optimizer, "init", None)) and callable(getattr(self.optimizer, "update", None))):
             raise MemprofError(
-                f"the optimizer is {shown(self.optimizer)}, but one of optax was expected: optax.adamw(1e-3)"
+                f"the optimizer is {shown(self.optimizer)}, but an optax optimizer was expected, for example "
+                "optax.adamw(1e-3)"
             )
 
 
@@ -130,7 +131,7 @@ def num_examples(batch: Any) -> int:
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(lengths) != 1 or lengths == {()}:
         raise MemprofError(
-            "the arrays of the batch have no common first axis, which is to count the examples: their shapes are"
+            "the arrays of the batch have no common first axis to count the examples: their shapes are"
             f" {', '.join(str(tuple(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or 'none'}"
         )
     return int(lengths.pop()[0])

@@ -125,7 +125,7 @@ def _edit(proto: Any, what: str) -> None:
             twice.add().CopyFrom(twice[0])
         case "no such parameter":
             assignment.buffer_allocations[0].parameter_number = 9
-        case "another size than its place":
+        case "differs from that of its place":
             assignment.logical_buffers[-1].size += 1
         case "no such instruction":
             assignment.logical_buffers[-1].defined_at.instruction_id = 999
@@ -140,24 +140,24 @@ def _edit(proto: Any, what: str) -> None:
     [
         ("the same number twice", "two instructions of the program have the same number"),
         ("a computation twice", "two of its computations have the same number"),
-        ("a later operand", r"h uses what its computation has not made before it"),
-        ("itself as operand", r"h uses what its computation has not made before it"),
+        ("a later operand", r"h uses a value that its computation has not made yet"),
+        ("itself as operand", r"h uses a value that its computation has not made yet"),
         ("a parameter left out", "the parameters of main are not numbered from 0 on"),
         ("a parameter twice", "two parameters of one computation have number 0"),
         ("calls itself", "main calls itself"),
         ("a schedule that leaves out", "its schedule leaves instructions out"),
         ("a negative dimension", "an array of an impossible shape"),
         ("a huge array", "an array of an impossible shape"),
-        ("an element of an array", r"h \(get-tuple-element\) is about an element that is not there"),
-        ("a loop without a body", r"h \(while\) calls another number of computations"),
-        ("a frame of no file", r"refers to what is not in it \(0\)"),
+        ("an element of an array", r"h \(get-tuple-element\) refers to an element that does not exist"),
+        ("a loop without a body", r"h \(while\) calls the wrong number of computations"),
+        ("a frame of no file", r"refers to something that is not in it \(0\)"),
         ("a negative size", "allocation 5 has an impossible size"),
         ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
         ("two places", "one of its logical buffers lies in two places"),
-        ("no such parameter", "allocation 0 is for a parameter that the program does not have"),
-        ("another size than its place", "has another size than its place"),
-        ("no such instruction", "is of an instruction that the program does not have"),
-        ("no such element", "is of an element that its instruction does not have"),
+        ("no such parameter", "allocation 0 belongs to a parameter that the program does not have"),
+        ("differs from that of its place", "differs from that of its place"),
+        ("no such instruction", "belongs to an instruction that the program does not have"),
+        ("no such element", "belongs to an element that its instruction does not have"),
         ("no such buffer", "holds a buffer that is not in its list"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_program_that_does_not_hold_together_is_an_error(what: str, sentence: 
     capture = replace(step.capture(), hlo_proto=proto.SerializeToString())
     with pytest.raises(InternalError, match=sentence):
         analyze(capture)
-    with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or of .*{sentence}.*; make it again") as caught:
+    with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or from .*{sentence}.*; create it again") as caught:
         analyze(replace(capture, file="a.memprof"))
     assert type(caught.value) is MemprofError  # a file is damaged; only what was just compiled is a defect
 
@@ -209,7 +209,7 @@ def test_an_instruction_has_the_operands_that_it_is_followed_to(opcode: str, num
     [("copy-done", 1), ("async-done", 2), ("all-gather-done", 2), ("collective-permute-done", 2)],
 )
 def test_what_ends_an_operation_takes_an_element_that_is_there(opcode: str, num_elements: int) -> None:
-    not_there = f"odd ({opcode}) is about an element that is not there"
+    not_there = f"odd ({opcode}) refers to an element that does not exist"
     assert _complaint(opcode, 0, f32(4)) == f"odd ({opcode}) lacks an operand"
     assert _complaint(opcode, tuple_of(*[f32(4)] * (num_elements - 1)), f32(4)) == not_there
     assert _complaint(opcode, tuple_of(*[f32(4)] * num_elements), f32(4)) == ""
@@ -217,7 +217,7 @@ def test_what_ends_an_operation_takes_an_element_that_is_there(opcode: str, num_
 
 @pytest.mark.parametrize("opcode", ["copy-start", "async-start"])
 def test_what_starts_an_operation_gives_the_element_that_its_end_takes(opcode: str) -> None:
-    not_there = f"odd ({opcode}) is about an element that is not there"
+    not_there = f"odd ({opcode}) refers to an element that does not exist"
     assert _complaint(opcode, 1, tuple_of(f32(4))) == not_there
     assert _complaint(opcode, 1, tuple_of(f32(4), f32(4))) == ""
 
@@ -245,7 +245,7 @@ def test_a_replay_that_comes_to_another_total_than_where_it_was_made_is_an_error
     no_peak = replace(capture, compiler=replace(capture.compiler, peak_memory_bytes=None))
     assert analyze(replace(no_peak, replay=totals)).footprint_bytes == 132
     other = replace(totals, **{field: getattr(totals, field) + 1})
-    with pytest.raises(InternalError, match=rf"comes to another total \({field} "):
+    with pytest.raises(InternalError, match=rf"gives another total \({field} "):
         analyze(replace(no_peak, replay=other))
 
 
@@ -355,7 +355,7 @@ def test_an_allocation_that_does_not_hold_its_parameter_is_an_error() -> None:
         each for each in proto.buffer_assignment.buffer_allocations if each.is_entry_computation_parameter
     ][:2]
     first.parameter_number, second.parameter_number = second.parameter_number, first.parameter_number
-    with pytest.raises(InternalError, match="does not hold the parameter that it is for"):
+    with pytest.raises(InternalError, match="does not hold the parameter that it belongs to"):
         analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
 
 

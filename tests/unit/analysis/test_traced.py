@@ -215,9 +215,9 @@ FIRST = TRACE.events[0]
         (replace(TRACE, events=(TraceEvent(0, 6, True),)), "its events are out of order"),
         (replace(TRACE, events=(TraceEvent(8, 0, True),)), "its events are out of order"),
         (replace(TRACE, events=(TraceEvent(3, 0, True), TraceEvent(2, 1, True))), "its events are out of order"),
-        (replace(TRACE, step_starts=(4, 0)), "its steps do not follow one another"),
-        (replace(TRACE, step_starts=()), "its steps do not follow one another"),
-        (replace(TRACE, step_starts=(0, 9)), "its steps do not follow one another"),
+        (replace(TRACE, step_starts=(4, 0)), "its steps are out of order"),
+        (replace(TRACE, step_starts=()), "its steps are out of order"),
+        (replace(TRACE, step_starts=(0, 9)), "its steps are out of order"),
         (replace(TRACE, values=(replace(VALUES[0], stack=1), *VALUES[1:])), "a value has a stack that does not exist"),
         (replace(TRACE, phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=8),)), "a span is outside its operations"),
         (
@@ -227,7 +227,7 @@ FIRST = TRACE.events[0]
         *(
             (
                 replace(TRACE, recording=Recording(reserved_bytes=1, addresses=tuple(range(num_addresses)))),
-                "it does not give one address for each value",
+                "it does not have one address for each value",
             )
             for num_addresses in (5, 7)
         ),

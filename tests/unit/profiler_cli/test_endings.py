@@ -28,10 +28,10 @@ def test_without_a_file_or_an_ending_it_is_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "fragment"),
     [
-        (None, "r.docx", "ends in .docx, which is no format"),
+        (None, "r.docx", "ends in .docx, which is not a format"),
         (None, "r.memprof", "is the name of a capture"),
         ("html", "r.memprof", "is the name of a capture"),
-        ("json", "r.html", "is the name of a report as html, and --format says json"),
+        ("json", "r.html", "names a report as html, but --format says json"),
     ],
 )
 def test_what_an_ending_cannot_mean_is_refused(name: str | None, path: str, fragment: str) -> None:

@@ -56,7 +56,7 @@ def test_a_missing_extra_is_named(
         (["run", "model.onnx"], "is an ONNX model, which XLA does not compile: give --engine tensorrt"),
         (["run", "none.onnx"], "there is no file none.onnx"),
         (["run", "model.onnx", "--preset", "tiny"], "--preset is for a step of JAX"),
-        (["run", "mlp", "--engine", "tensorrt", "--mesh", "2"], "--mesh is for XLA, and TensorRT builds an engine"),
+        (["run", "mlp", "--engine", "tensorrt", "--mesh", "2"], "--mesh applies to XLA, but TensorRT builds an engine"),
         (["run", "mlp", "--phase", "decode"], "phase expects one of training, inference"),
         (["run", "mlp", "--phase", "inference", "-t", "donate"], "Technique 'donate' does not apply to mlp"),
         (["run", "mlp", "--phase", "inference", "--set", "learning_rate=1"], "There is no field 'learning_rate'"),

@@ -69,10 +69,10 @@ def test_a_memory_snapshot_becomes_a_capture(commands: Commands) -> None:
     ("arguments", "sentence"),
     [
         (("snapshot.pickle", "."), "import either memory snapshots of PyTorch or compiled programs"),
-        (("snapshot.pickle", "--role", "a=params"), "--program, --largest and --role are for compiled programs"),
+        (("snapshot.pickle", "--role", "a=params"), "--program, --largest and --role apply to compiled programs"),
         (("snapshot.pickle", "other.pkl", "-o", "x.memprof"), "and 2 snapshots are imported: name a folder"),
         (("missing.pickle",), "there is no file missing.pickle"),
-        (("weights.pkl",), "weights.pkl is no memory snapshot of PyTorch"),
+        (("weights.pkl",), "weights.pkl is not a PyTorch memory snapshot"),
     ],
 )
 def test_what_does_not_go_with_a_memory_snapshot(commands: Commands, arguments: tuple[str, ...], sentence: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.profiler_cli.main import _compiles_a_workload
+from memprof.profiler_cli.main import _compiles_workload
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.with_one_jax
     ],
 )
 def test_jax_is_imported_at_once_where_a_workload_is_compiled(line: str, compiles: bool) -> None:
-    assert _compiles_a_workload(line.split()) is compiles
+    assert _compiles_workload(line.split()) is compiles
 
 
 def test_a_name_that_no_file_can_have_is_no_workload() -> None:
-    assert not _compiles_a_workload(["run", "x" * 5000])
+    assert not _compiles_workload(["run", "x" * 5000])

@@ -110,7 +110,7 @@ def test_python_gets_the_same(verdict: Verdict, folder: Path) -> None:
     assert verdict.sentence in _words(profile._repr_html_())
     assert memprof.fits(profile, pool=0.9)
     assert memprof.load(folder / "one.memprof", pool="90%").fits
-    with pytest.raises(MemprofError, match=r"pool=1.5 is no share of the card's memory"):
+    with pytest.raises(MemprofError, match=r"pool=1.5 is not a share of the card's memory"):
         memprof.fits(profile, pool=1.5)
 
 
@@ -161,9 +161,9 @@ def test_settings_of_the_program_count_unless_the_environment_has_some(
             {"XLA_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"},
             "XLA_CLIENT_MEM_FRACTION and XLA_PYTHON_CLIENT_MEM_FRACTION are both set",
         ),
-        ({"XLA_CLIENT_MEM_FRACTION": "most"}, "XLA_CLIENT_MEM_FRACTION=most is no share"),
-        ({"XLA_CLIENT_MEM_FRACTION": "-1"}, "XLA_CLIENT_MEM_FRACTION=-1 is no share"),
-        ({"XLA_CLIENT_MEM_FRACTION": "nan"}, "XLA_CLIENT_MEM_FRACTION=nan is no share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "most"}, "XLA_CLIENT_MEM_FRACTION=most is not a share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "-1"}, "XLA_CLIENT_MEM_FRACTION=-1 is not a share"),
+        ({"XLA_CLIENT_MEM_FRACTION": "nan"}, "XLA_CLIENT_MEM_FRACTION=nan is not a share"),
         (
             {"XLA_PYTHON_CLIENT_ALLOCATOR": "bcf"},
             "There is no allocator that XLA_PYTHON_CLIENT_ALLOCATOR can",

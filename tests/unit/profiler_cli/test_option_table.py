@@ -340,7 +340,7 @@ def test_an_option_is_honoured_or_refused(
 def test_the_cache_is_for_what_is_compiled_to_the_plan(memprof: Commands, command: tuple[str, ...]) -> None:
     ended = memprof(*command, "--no-cache")
     assert (ended.code, ended.asked) == (2, ())
-    assert "--no-cache is for steps that are compiled to XLA's plan" in ended.stderr
+    assert "--no-cache applies to steps that are compiled to XLA's plan" in ended.stderr
 
 
 def test_update_replaces_what_is_no_baseline_only_by_force(memprof: Commands) -> None:

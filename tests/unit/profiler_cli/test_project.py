@@ -47,12 +47,12 @@ def test_a_nearer_file_without_the_table_is_passed_over(table: Path) -> None:
     ("text", "sentence"),
     [
         ('targt = "l4"', "There is no key of .tool.memprof. 'targt' .did you mean 'target'.."),
-        ("memory = 20", "memory of .tool.memprof. is 20, but a text was expected, as on --memory"),
-        ('target = "H100"', "target of .tool.memprof.: 'H100' is the beginning of several targets"),
+        ("memory = 20", "memory of .tool.memprof. is 20, but a string was expected, as on --memory"),
+        ('target = "H100"', "target of .tool.memprof.: 'H100' matches several targets"),
         ('memory = "much"', "memory of .tool.memprof.: "),
         ('reserve = "some"', "reserve of .tool.memprof.: "),
         ('format = "docx"', "format of .tool.memprof.: There is no format 'docx'"),
-        ("target = ", "is no TOML, so it is not known what .tool.memprof. says"),
+        ("target = ", "is not valid TOML, so .tool.memprof. cannot be read"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(table: Path, text: str, sentence: str) -> None:

@@ -11,8 +11,8 @@ from memprof.reports.web.advice import advice_section
 from memprof.studies.advice.advise import advise
 
 _WORDS = (
-    "Cut the last hidden states and the labels into 8 chunks of tokens, and add up the loss of one chunk at a time, by"
-    " jax.lax.map with jax.checkpoint around the head and the loss."
+    "Split the last hidden states and the labels into 8 chunks of tokens and add up the loss of one chunk at a time, "
+    "using jax.lax.map with jax.checkpoint around the head and the loss."
 )
 
 

@@ -220,7 +220,7 @@ def test_evidence_comes_flagged_rows_first() -> None:
             "100% of the bytes of activations but the logits are bf16",
         ),
         (Tone.GOOD, "bf16+remat: bf16: 100% of the bytes of activations but the logits are bf16"),
-        (Tone.MUTED, "baseline: nothing to look for"),
+        (Tone.MUTED, "baseline: no visible effect"),
         (Tone.BAD, "accum3: the batch of 8 does not divide by 3"),
     ]
     assert [(note.tone, note.text) for note in notes[5:]] == [
@@ -234,7 +234,7 @@ def test_evidence_comes_flagged_rows_first() -> None:
             Tone.MUTED,
             "Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are "
             "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
-            "program. Nothing here was measured on a device.",
+            "program. These numbers were not measured on a device.",
         ),
     ]
 
@@ -347,12 +347,12 @@ def test_what_belongs_to_nothing_is_named() -> None:
 
 
 def test_there_is_no_comparison_buffer_by_buffer() -> None:
-    with pytest.raises(MemprofError, match=r"^Buffers of several programs cannot be shown side by side\."):
+    with pytest.raises(MemprofError, match=r"^Buffers of several programs cannot be compared\."):
         _document(comparisons_data.techniques(), By.BUFFER)
 
 
 def test_there_is_no_comparison_by_stack() -> None:
-    with pytest.raises(MemprofError, match=r"^Stacks of several programs cannot be shown side by side\."):
+    with pytest.raises(MemprofError, match=r"^Stacks of several programs cannot be compared\."):
         _document(comparisons_data.techniques(), By.STACK)
 
 
@@ -420,8 +420,8 @@ def test_the_best_row_is_the_smallest_that_fits_and_the_fastest_where_steps_ran(
     assert [row.name for row in ran] == ["two", "one"]
     fastest = best_row(ran)
     assert fastest is not None
-    assert (fastest[0].name, fastest[1]) == ("two", "the fastest that fits")
-    with pytest.raises(MemprofError, match="--sort step is for rows that were run"):
+    assert (fastest[0].name, fastest[1]) == ("two", "the fastest row that fits")
+    with pytest.raises(MemprofError, match="--sort step applies to rows that were run"):
         compared_rows(compare([first, second], baseline="one"), Order.STEP)
 
 
@@ -429,7 +429,7 @@ def test_what_cannot_be_told_is_not_without_effect() -> None:
     row = replace(one_buffer(), label="tiny bf16", techniques=("bf16",))
     verdict = Verdict(took_effect=None, evidence="bf16: nothing shows it")
     document = _document(compare([one_buffer(), row], baseline="tiny baseline", verdicts={"tiny bf16": [verdict]}))
-    assert "Cannot tell: 1 of 2" in _headings(document)
+    assert "Undecided: 1 of 2" in _headings(document)
     assert _texts(_table(document).rows[1])[-1] == "unclear"
 
 

@@ -28,7 +28,7 @@ def test_a_step_that_did_not_run_has_no_section() -> None:
 
 def test_a_run_on_a_gpu_says_what_each_source_counts() -> None:
     heading, *_ = measured_blocks(REPORTS["measured_on_gpu"]())
-    assert heading == Heading(text="Measured", level=2, aside="on NVIDIA H100 80GB HBM3, 4 steps after 2 to warm up")
+    assert heading == Heading(text="Measured", level=2, aside="on NVIDIA H100 80GB HBM3, 4 steps after 2 warm-up steps")
     assert _facts("measured_on_gpu") == {
         "step time": ("median 25.0 ms", "10.0 ms to 40.0 ms for 80% of the steps"),
         "throughput": ("320 examples/s", "327.7K tokens/s"),
@@ -66,7 +66,7 @@ def test_a_hidden_peak_is_not_told_as_one() -> None:
     hidden = replace(GPU_RUN.pool, before_steps=PoolReading(current_bytes=0, peak_bytes=1536))
     report = replace(REPORTS["measured_on_gpu"](), measured=replace(GPU_RUN, pool=hidden))
     text = format_named("terminal").render_report(report, RenderOptions(width=200))
-    assert "hidden: compiling the step or making its arguments took more than running it" in text
+    assert "hidden: compiling the step or creating its arguments took more than running it" in text
     assert "difference" not in text
 
 
@@ -75,7 +75,7 @@ def test_a_run_on_several_devices_says_how_far_they_are_apart() -> None:
     heading, facts, title, table = measured_blocks(report)
     assert isinstance(heading, Heading)
     assert isinstance(facts, Facts)
-    assert heading.aside == "on 4 devices (NVIDIA H100 80GB HBM3) in 2 processes, 4 steps after 2 to warm up"
+    assert heading.aside == "on 4 devices (NVIDIA H100 80GB HBM3) in 2 processes, 4 steps after 2 warm-up steps"
     values = {fact.label: fact.values for fact in facts.facts}
     assert values["peak"][0] == "1.50 KiB, 1,536 bytes (XLA's allocator)"
     # The last one's 1,236 is not above the 1,280 of before the steps: nobody knows its peak, nor how far it is off.
@@ -111,7 +111,7 @@ def test_a_step_that_ran_out_of_memory_says_what_it_asked_for() -> None:
     assert note == Note(
         tone=Tone.BAD,
         text="Out of memory while running step 2 of 12: asked for 128 GiB, with 1.00 GiB of 60.0 GiB in use. The "
-        "compiled program takes 128 GiB; below is what it is made of.",
+        "compiled program takes 128 GiB; its parts are below.",
     )
 
 
@@ -134,8 +134,8 @@ def test_a_comparison_has_columns_for_what_was_measured() -> None:
 @pytest.mark.parametrize("name", ["terminal", "markdown"])
 def test_the_notes_say_what_was_measured(name: str) -> None:
     text = format_named(name).render_report(REPORTS["measured_on_cpu"](), RenderOptions(width=300))
-    assert "Only what stands under Measured was measured" in text
-    assert "Nothing here was measured" not in text
+    assert "Only the numbers under Measured were measured" in text
+    assert "These numbers were not measured" not in text
 
 
 def _texts(row: Row) -> list[str]:

@@ -81,7 +81,7 @@ def test_the_header_names_the_setup() -> None:
             "cpu",
             "the host",
             "no fixed amount of memory",
-            "no accelerator here, and the extra `deviceless` is not installed",
+            "no local accelerator, and the extra `deviceless` is not installed",
         ),
         "toolchain": (
             "jax 0.12.0",
@@ -301,8 +301,8 @@ def test_notes_tell_of_unattributed_bytes_and_unused_arguments() -> None:
         ),
         Note(
             tone=Tone.WARNING,
-            text="No result depends on 1 of the step's arguments (4.00 KiB): batch['weights']. jit drops them, so they "
-            "are not in the footprint, but whoever calls the step still holds them.",
+            text="No result depends on 1 of the step's arguments (4.00 KiB): batch['weights']. jit drops them, so "
+            "they are not in the footprint, but the caller still holds them.",
         ),
         provenance(reports_data.on_cpu()),
     )

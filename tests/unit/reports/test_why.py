@@ -35,7 +35,7 @@ def _shown(name: str, *, top: int = 10) -> str:
 def test_what_waits_is_shown_with_what_it_waits_for_and_since_when_that_could_run() -> None:
     text = _shown("waits")
     assert "position 6" in text  # of `late`
-    assert "all that it needs after position 2" in text
+    assert "all its operands after position 2" in text
     assert "only because of the order: its remaining readers do not depend on the operation at the peak" in text
     assert "Due to order alone: 400 B to 404 B" in text
 
@@ -61,6 +61,6 @@ def test_a_page_has_the_reasons_of_the_largest_buffers(monkeypatch: pytest.Monke
     assert len(live["of"]) == 2 < data["num_at_peak"]
     assert report.buffers[1].name == "waits"
     shown = [[strings[each] for each in live["facts"][number] if isinstance(each, int)] for number in live["of"][1]]
-    assert ["could run", "the last of them has all that it needs after position 2"] in shown
+    assert ["could run", "the last of them has all its operands after position 2"] in shown
     assert "Of the 2 largest" in strings[live["more"]]
     assert report_data(replace(report, schedule=None, reasons=()), {}, editor="")["live_at_peak"] == {}

@@ -17,7 +17,7 @@ def test_a_matrix_product_that_xla_cannot_generate_can_be_made_by_cublas() -> No
 
 
 def test_an_axis_that_the_mesh_has_not_may_be_one_that_the_command_left_out() -> None:
-    assert "name it in --mesh" in hint(ValueError("Resource axis: data of P('data',) is not found in mesh: ('tp',)."))
+    assert "add it to --mesh" in hint(ValueError("Resource axis: data of P('data',) is not found in mesh: ('tp',)."))
 
 
 def test_a_line_that_runs_on_an_absent_gpu_is_named() -> None:
@@ -31,7 +31,7 @@ def test_a_line_that_runs_on_an_absent_gpu_is_named() -> None:
         except AttributeError as error:
             errors.append(error)
     assert [hint(error).partition(" as if")[0] for error in errors] == [
-        f"{Path(__file__).name}:{error.__traceback__.tb_lineno} uses a GPU that you don't have"  # type: ignore[union-attr]
+        f"{Path(__file__).name}:{error.__traceback__.tb_lineno} tries to create an array on an absent GPU"  # type: ignore[union-attr]
         for error in errors
     ]
 

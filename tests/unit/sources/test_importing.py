@@ -79,7 +79,7 @@ def test_roles_are_those_of_the_step_whatever_the_arguments_are_called(dump: Pat
         found = imported(dump)
         assert [leaf.role for leaf in found.arguments] == [leaf.role for leaf in training_step()._arguments]
     assert [leaf.path for leaf in found.arguments] == [f"arguments[{n}]" for n in range(6)]
-    assert "does not say what 6 of its 6 arguments are called" in found.doubts[-1]
+    assert "does not name 6 of its 6 arguments" in found.doubts[-1]
 
 
 def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_program_whose_collectives_xla_has_combined_is_read(dump: Path) -> Non
 def test_the_user_has_the_last_word(dump: Path) -> None:
     roles = {leaf.path: leaf.role for leaf in imported(dump, slow="params", y="other_state").arguments}
     assert (roles["slow"], roles["y"], roles["x"]) == (Role.PARAMS, Role.OTHER_STATE, Role.BATCH)
-    with pytest.raises(MemprofError, match="a role is given for 'z', but the step has no such argument"):
+    with pytest.raises(MemprofError, match="a role was given for 'z', but the step has no such argument"):
         imported(dump, z="params")
 
 
@@ -153,9 +153,9 @@ def test_programs_are_found_packed_in_log_directories_and_in_traces_and_each_onc
     ("name", "content", "sentence"),
     [
         ("a.cpu_after_optimizations.txt", b"HloModule", "no a.cpu.*-buffer-assignment.txt.*--xla_dump_hlo_as_proto"),
-        ("notes.md", b"", "holds no compiled program"),
-        (GPU, b"\xff", "cut short, damaged, or no compiled program"),
-        ("a.xplane.pb", b"\xff", "is no trace"),
+        ("notes.md", b"", "contains no compiled program"),
+        (GPU, b"\xff", "truncated, damaged, or not a compiled program"),
+        ("a.xplane.pb", b"\xff", "is not a trace"),
         ("a.xplane.pb", b"", "without the stat `Hlo Proto`"),
         ("a.hlo_proto.pb.gz", b"no gzip", "cannot be read: Not a gzipped file"),
     ],
@@ -174,16 +174,16 @@ def test_a_dump_of_texts_without_what_lies_beside_them_tells_the_sum_alone(tmp_p
     report = tmp_path / f"{stem}-memory-usage-report.txt"
     report.write_text("Memory Space: default (color=0)\nTotal bytes: 226044 (220.7KiB)\n")
     (found,) = programs_in([tmp_path])
-    with pytest.raises(MemprofError, match=r"no .*-buffer-assignment.txt, .* \(in all it takes 226,044 bytes\)"):
+    with pytest.raises(MemprofError, match=r"no .*-buffer-assignment.txt, .* \(226,044 bytes in total\)"):
         sizes_of(found)
-    with pytest.raises(MemprofError, match="lies beside a program: give its folder"):
+    with pytest.raises(MemprofError, match="belongs to a program: give its folder"):
         list(programs_in([report]))
 
 
 def test_a_proto_cut_short_or_without_its_buffer_assignment_is_refused(dump: Path) -> None:
     whole = (dump / GPU).read_bytes()
     (dump / GPU).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(MemprofError, match=r"cut short, damaged|without its buffer assignment"):
+    with pytest.raises(MemprofError, match=r"truncated, damaged|without its buffer assignment"):
         imported(dump)
     proto = training_step().proto()
     proto.ClearField("buffer_assignment")
@@ -214,7 +214,7 @@ def test_a_program_that_does_not_hold_together_is_damage_to_its_file(dump: Path)
     (dump / GPU).write_bytes(proto.SerializeToString())
     (found,) = programs_in([dump])
     for read in (sizes_of, lambda found: import_program(found, roles={}, target=None)):
-        with pytest.raises(MemprofError, match=f"{GPU} is damaged, or of a version of XLA") as caught:
+        with pytest.raises(MemprofError, match=f"{GPU} is damaged, or from a version of XLA") as caught:
             read(found)
         assert not isinstance(caught.value, InternalError)
 

@@ -220,18 +220,18 @@ def _with_reference() -> bytes:
         (pickle.dumps({"segments": [{1, 2}]}), "it has the operation EMPTY_SET"),
         (_with_reference(), "it has the operation BINPERSID"),
         (b"\x80\x02r\xff\xff\xff\x7f.", "its memo has the number 2147483647"),
-        (pickle.dumps({"segments": []})[:-3], "it is no pickle, or cut short"),
-        (b"\x80\x04e.", "it is no pickle, or cut short"),
-        (b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "it is no pickle, or cut short"),  # a frame of 2**64 bytes
-        (b"", "it is no pickle, or cut short"),
-        (b"PK\x03\x04 a checkpoint", "it is no pickle, or cut short"),
-        (pickle.dumps([1, 2]), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"weights": [1.0]}), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"segments": [{"address": 0, "total_size": -1}]}), "is no memory snapshot of PyTorch"),
-        (pickle.dumps({"segments": [], "device_traces": [[]]}), "nothing was allocated"),
+        (pickle.dumps({"segments": []})[:-3], "it is not a pickle, or is truncated"),
+        (b"\x80\x04e.", "it is not a pickle, or is truncated"),
+        (b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "it is not a pickle, or is truncated"),  # a frame of 2**64 bytes
+        (b"", "it is not a pickle, or is truncated"),
+        (b"PK\x03\x04 a checkpoint", "it is not a pickle, or is truncated"),
+        (pickle.dumps([1, 2]), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"weights": [1.0]}), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"segments": [{"address": 0, "total_size": -1}]}), "is not a PyTorch memory snapshot"),
+        (pickle.dumps({"segments": [], "device_traces": [[]]}), "no memory was allocated"),
         (
             pickle.dumps({"segments": [], "device_traces": [[_alloc(0, 1, ["no frame"])]]}),  # type: ignore[list-item]
-            "a stack that is none",
+            "has an invalid stack",
         ),
     ],
 )
@@ -250,7 +250,9 @@ def test_a_snapshot_that_contradicts_itself_is_one_sentence(tmp_path: Path) -> N
     whole = made_snapshot()
     (segment,) = whole["segments"]
     assert analyze(_import(whole, tmp_path)).footprint_bytes == 4096
-    with pytest.raises(MemprofError, match="is no memory snapshot of PyTorch: Expected `int` >= 0"):
+    with pytest.raises(MemprofError, match="is not a PyTorch memory snapshot: Expected `int` >= 0"):
         _import({**whole, "segments": [{**segment, "device": -1}]}, tmp_path)
-    with pytest.raises(MemprofError, match="is no whole memory snapshot: less memory is reserved than is allocated"):
+    with pytest.raises(
+        MemprofError, match="is an incomplete memory snapshot: less memory is reserved than is allocated"
+    ):
         _import({**whole, "segments": [{**segment, "total_size": 1024}]}, tmp_path)

@@ -74,7 +74,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(cache: PlanCache, tmp_pat
     cache.keep(KEY, plan())
     cache.folder.chmod(0o777)
     assert cache.find(KEY) is None
-    assert "others can write" in cache.why_unused()
+    assert "is writable by others" in cache.why_unused()
     before = entry(cache).read_bytes()
     cache.keep(KEY, plan(1))
     assert entry(cache).read_bytes() == before
@@ -231,9 +231,9 @@ def test_why_a_cache_is_not_used(cache: PlanCache, tmp_path: Path, monkeypatch: 
     file = tmp_path / "file"
     file.write_text("")
     assert (cache.why_unused(), cache.is_read_only()) == ("", False)
-    assert PlanCache(folder=file / "plans", limit_bytes=1).why_unused() == f"{file} is no folder"
+    assert PlanCache(folder=file / "plans", limit_bytes=1).why_unused() == f"{file} is not a folder"
     assert PlanCache(folder=tmp_path, limit_bytes=0).why_unused() == "MEMPROF_CACHE_SIZE is 0"
-    assert PlanCache(folder=Path("~/plans"), limit_bytes=0).why_unused() == "there is no home folder"
+    assert PlanCache(folder=Path("~/plans"), limit_bytes=0).why_unused() == "no home folder exists"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert cache.why_unused() == f"{tmp_path} cannot be written to"
 
@@ -260,7 +260,7 @@ def test_the_environment_says_where_it_is_and_how_large(tmp_path: Path, monkeypa
     monkeypatch.setenv("MEMPROF_CACHE_SIZE", "")
     assert PlanCache.of_user().limit_bytes == 1 << 30
     monkeypatch.setenv("MEMPROF_CACHE_SIZE", "much")
-    with pytest.raises(MemprofError, match=r"MEMPROF_CACHE_SIZE is not the size of a cache: 'much' .* 0 turns it off"):
+    with pytest.raises(MemprofError, match=r"MEMPROF_CACHE_SIZE is not the size of a cache: 'much' .* 0 disables it"):
         PlanCache.of_user()
     monkeypatch.setenv("MEMPROF_CACHE_DIR", "here")
     with pytest.raises(MemprofError, match="MEMPROF_CACHE_DIR is 'here', but the absolute path"):

@@ -321,7 +321,7 @@ def test_roles_that_are_given_decide_and_leave_no_doubt() -> None:
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
-    [({"tabel": "batch"}, "no such argument"), ({"x": "weights"}, "'weights' is no role")],
+    [({"tabel": "batch"}, "no such argument"), ({"x": "weights"}, "'weights' is not a role")],
 )
 def test_a_role_that_is_wrong_is_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(MemprofError, match=sentence):

@@ -81,7 +81,7 @@ def test_a_donated_argument_that_no_result_replaces_is_new_in_each_step(tmp_path
 
 def test_a_step_on_shapes_alone_cannot_run(tmp_path: Path) -> None:
     spec = StepSpec(fn=lambda x: x, args=(jax.ShapeDtypeStruct((4,), jnp.float32),), workload="mine")
-    with pytest.raises(MemprofError, match="mine cannot be run, only compiled: its arguments are shapes"):
+    with pytest.raises(MemprofError, match="mine can be compiled but not run, because its arguments are shapes"):
         _measure(spec, tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_the_default_of_a_project_says_so_and_yields_to_a_mesh_that_it_cannot_be
     asked = resolve_asked(ProjectTarget("l4"), mesh="8")
     assert (asked.name, asked.topology.num_devices, asked.reason) == ("l4", 8, "the default of this project")
     assert resolve_asked(ProjectTarget("cpu"), mesh="8") == resolve_asked(None, mesh="8")
-    with pytest.raises(MemprofError, match="needs a GPU or a TPU, and 'cpu' is neither"):
+    with pytest.raises(MemprofError, match="needs a GPU or a TPU, but 'cpu' is neither"):
         resolve_asked("cpu", mesh="8")
 
 
@@ -127,8 +127,8 @@ def test_a_target_is_known_in_any_case_and_by_its_first_words(text: str, name: s
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("H100", "'H100' is the beginning of several targets: choose from h100-80gb, h100-pcie"),
-        ("A10", "'A10' is the beginning of several targets: choose from a100-40gb, a100-80gb, a100-80gb-pcie, a10g"),
+        ("H100", "'H100' matches several targets: choose from h100-80gb, h100-pcie"),
+        ("A10", "'A10' matches several targets: choose from a100-40gb, a100-80gb, a100-80gb-pcie, a10g"),
         ("h100-80g", "There is no target 'h100-80g' .did you mean 'h100-80gb'"),
         ("", "There is no target ''"),
     ],

@@ -127,9 +127,9 @@ def test_a_capture_of_an_engine_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
-        (_messages(*LAYERS)[1:], "did not say: Total Host Persistent Memory"),
+        (_messages(*LAYERS)[1:], "did not report: Total Host Persistent Memory"),
         (_messages(*LAYERS)[:-1], "listed no layers"),
-        (_messages("something else"), "in a form that is unknown"),
+        (_messages("something else"), "in an unknown form"),
         (_messages(_layer("one", [], [], [_array("a", "5", "Quaternion")], "")), "type Quaternion is unknown"),
     ],
 )

@@ -67,10 +67,10 @@ def test_the_trace_follows_from_where_values_lie_and_when_they_live() -> None:
             "cannot parse .*param_no < parameter_count",
         ),
         ((PROGRAM, ASSIGNMENT[:-20], LIVE_RANGES), "its buffer assignment is damaged.*value: <3 c"),
-        ((PROGRAM, ASSIGNMENT.rpartition(" value")[0], LIVE_RANGES), "is cut short: c has no place"),
+        ((PROGRAM, ASSIGNMENT.rpartition(" value")[0], LIVE_RANGES), "is truncated: c has no place"),
         ((PROGRAM, ASSIGNMENT.replace("<2 b ", "<2 e "), LIVE_RANGES), "names e, which is not in the program"),
         ((PROGRAM, ASSIGNMENT, LIVE_RANGES.replace("    b{}:2-3\n", "")), "does not say when b lives"),
-        ((PROGRAM, ASSIGNMENT, LIVE_RANGES[:120]), "its live ranges is cut short"),
+        ((PROGRAM, ASSIGNMENT, LIVE_RANGES[:120]), "its live ranges is truncated"),
         ((PROGRAM, ASSIGNMENT, LIVE_RANGES.replace("b{}:2-3", "b{}:3-2")), "b end at 2, before it starts at 3"),
     ],
 )

@@ -88,14 +88,14 @@ def test_a_slice_can_be_given_and_there_can_be_several() -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "message"),
     [
-        ("v5e", {"chips": "2x2x2"}, "has 2 dimensions, and --topology 2x2x2 has 3"),
-        ("v5e", {"chips": "2x2", "mesh": "8"}, "has 4 devices, and the mesh has 8 per slice"),
-        ("v5e", {"chips": "2by2"}, "is no topology"),
-        ("v5e", {"chips": "0x2"}, "is no topology"),
+        ("v5e", {"chips": "2x2x2"}, "has 2 dimensions, but --topology 2x2x2 has 3"),
+        ("v5e", {"chips": "2x2", "mesh": "8"}, "has 4 devices, but the mesh has 8 per slice"),
+        ("v5e", {"chips": "2by2"}, "is not a topology"),
+        ("v5e", {"chips": "0x2"}, "is not a topology"),
         ("v5e", {"slices": 2}, "divides the devices of a mesh"),
         ("v5e", {"slices": 3, "mesh": "8"}, "not divided evenly by 3 slices"),
-        ("tpu7x", {"mesh": "3"}, "3 are no whole number of chips"),
-        ("l4", {"chips": "2x4"}, "--topology 2x4 is for TPUs"),
+        ("tpu7x", {"mesh": "3"}, "3 are not a whole number of chips"),
+        ("l4", {"chips": "2x4"}, "--topology 2x4 applies to TPUs"),
     ],
 )
 def test_a_slice_that_cannot_be_is_one_sentence(name: str, asked: dict[str, str | int], message: str) -> None:
@@ -210,7 +210,7 @@ def test_a_step_fits_a_tpu_up_to_what_its_runtime_leaves() -> None:
     assert (over.answer, over.mem_fraction, over.short_bytes) == (Answer.DOES_NOT_FIT, None, 258 * MIB)
     refused = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), refusal="Ran out of memory on HBM.")
     assert refused.answer is Answer.DOES_NOT_FIT
-    assert refused.sentence.endswith("no room for the program's own code, and the compiler refused it")
+    assert refused.sentence.endswith("no room for the program's own code, so the compiler rejected it")
     on_chip = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), refusal="Ran out of memory in memory space vmem.")
     assert on_chip.answer is Answer.DOES_NOT_FIT
     assert "too little memory on the chip; the footprint, 15.0 GiB, is within" in on_chip.sentence

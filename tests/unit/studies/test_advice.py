@@ -637,8 +637,8 @@ def test_a_layer_of_stacked_integers_is_a_dequantised_weight() -> None:
 @pytest.mark.parametrize(
     ("made", "code"),
     [
-        (lambda: _ordered(H100, is_fenced=True), "Take the operands themselves"),
-        (lambda: _ordered(_EIGHT_GPUS, is_fenced=True), "Take the operands themselves"),
+        (lambda: _ordered(H100, is_fenced=True), "Use the operands of"),
+        (lambda: _ordered(_EIGHT_GPUS, is_fenced=True), "Use the operands of"),
         (lambda: _ordered(_EIGHT_GPUS), "--xla_disable_hlo_passes=latency-hiding-scheduler"),
     ],
 )

@@ -120,7 +120,7 @@ def test_with_the_program_it_is_the_buffer_itself(report: Report) -> None:
     assert result.asked_for is AskedFor.BUFFER
     assert explain(read_log(asked(64 * 64 * 4 + 256)), [report]).program is None
     assert explain(read_log(asked(64 * 64 * 4 - 1)), [report]).program is None
-    assert "No program that was given" in said(explain(read_log(asked(1)), [report]))
+    assert "None of the given programs" in said(explain(read_log(asked(1)), [report]))
 
 
 def test_a_listed_buffer_is_found_in_the_program(report: Report) -> None:
@@ -140,15 +140,17 @@ def test_a_fragmented_pool_is_told_from_one_that_is_full() -> None:
     assert "88.5 KiB were missing" in said(full)
     assert full.log.pool is not None
     assert full.log.pool.largest_chunks[0] == (3964928, 124)
-    assert "more than all" in said(explain(read_log(posted("the allocator's chunks") + asked(2**40)), []))
+    assert "exceeds the whole memory of one device" in said(
+        explain(read_log(posted("the allocator's chunks") + asked(2**40)), [])
+    )
 
 
 def test_what_xla_tried_itself_is_told() -> None:
     text = said(explain(read_log(posted("gpu, several devices")), []))
-    assert "tried to stay below 21.1 GiB by computing values again, and came no lower than 90.7 GiB" in text
+    assert "tried to stay below 21.1 GiB by recomputing values, and did not get below 90.7 GiB" in text
     assert "About 63% of the allocator's pool was in use" in text
     assert "arguments and results alone are more" in said(explain(read_log(posted("gpu, far more")), []))
-    assert "2 warnings beside it are tries" in said(explain(read_log(posted("gpu, after tries")), []))
+    assert "2 further warnings are attempts" in said(explain(read_log(posted("gpu, after tries")), []))
 
 
 def test_lines_of_a_launcher_and_of_a_quotation_are_read_too() -> None:
@@ -193,10 +195,10 @@ def test_the_list_of_buffers_sums_up_the_rest() -> None:
 @pytest.mark.parametrize(
     ("asked_gib", "free_gib", "capacity_gib", "largest_gib", "sentence"),
     [
-        (7, 5, 6, None, "It is more than all that one device has for it, 6.00 GiB, by 1.00 GiB:"),
+        (7, 5, 6, None, "It exceeds the whole memory of one device, 6.00 GiB, by 1.00 GiB:"),
         (6, 5, 6, None, "1.00 GiB were missing;"),
-        (5, 5, 6, 3, "The pool is fragmented: 5.00 GiB were free, the largest piece of which has 3.00 GiB."),
-        (5, 5, 6, None, "The pool is fragmented: 5.00 GiB were free, but not in one piece."),
+        (5, 5, 6, 3, "The pool is fragmented: 5.00 GiB were free, in blocks of at most 3.00 GiB."),
+        (5, 5, 6, None, "The pool is fragmented: 5.00 GiB were free, but not in one block."),
     ],
 )
 def test_why_memory_could_not_be_had(
@@ -208,6 +210,6 @@ def test_why_memory_could_not_be_had(
         largest_free_bytes=largest_gib and largest_gib * GIB,
     )
     log = OutOfMemory(message="", when=Moment.RUNNING, device="GPU", asked_bytes=asked_gib * GIB, pool=pool)
-    reasons = ("It is more than all", "GiB were missing", "The pool is fragmented")
+    reasons = ("It exceeds the whole memory", "GiB were missing", "The pool is fragmented")
     found = [each for each in sentences(explain(log, [])) if any(reason in each for reason in reasons)]
     assert [each[: len(sentence)] for each in found] == [sentence]

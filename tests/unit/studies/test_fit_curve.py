@@ -105,7 +105,7 @@ def test_a_value_at_which_nothing_fits_is_a_row_with_its_reason(compiled: list[t
     assert printed["points"][0]["command"].endswith("--set length=448 --set batch_size=2")
     assert printed["points"][1]["refusal"].startswith("not even batch_size=1 fits")
     shown = lower(fit_curve_document(curve), RenderOptions(width=120))
-    assert "nothing fits" in shown
+    assert "none fits" in shown
     assert "length=2048: not even batch_size=1 fits" in shown
 
 

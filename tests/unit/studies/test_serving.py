@@ -1,4 +1,4 @@
-"""What a server holds, added up by hand: weights once, the cache once, the largest of its programs."""
+"""What a server holds, added up by hand: weights once, the cache once, its largests programs."""
 
 from __future__ import annotations
 

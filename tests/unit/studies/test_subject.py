@@ -84,7 +84,7 @@ def test_several_steps_to_count_arrive() -> None:
 def test_a_mistake_is_found_where_the_plan_is_made() -> None:
     with pytest.raises(MemprofError, match="expects a whole number"):
         find_subject("mlp", overrides=["batch_size=many"]).task("", target=None)
-    with pytest.raises(MemprofError, match="no setting"):
+    with pytest.raises(MemprofError, match="not a setting"):
         find_subject("package.train:step", overrides=["many"]).task("", target=None)
 
 

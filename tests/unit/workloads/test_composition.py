@@ -54,7 +54,7 @@ def test_a_technique_that_is_given_twice_is_rejected():
 
 def test_the_baseline_stands_alone():
     assert rejection("bf16+baseline") == (
-        "Techniques 'bf16' and 'baseline' both decide compute_dtype: give one of them."
+        "Techniques 'bf16' and 'baseline' both set compute_dtype: give only one of them."
     )
 
 
@@ -99,14 +99,14 @@ def test_the_same_technique_with_another_argument_is_given_twice():
 @pytest.mark.parametrize(
     ("label", "axes", "overrides", "sentence"),
     [
-        ("ep", {"ep": 2}, (), "Technique 'ep' divides experts, and num_experts is 0"),
+        ("ep", {"ep": 2}, (), "Technique 'ep' shards experts, but num_experts is 0"),
         ("ep", {"ep": 3}, ("num_experts=8",), "num_experts is 8, but it must be a multiple of 3"),
         ("ep", {"ep": 8}, ("num_experts=8",), "batch_size is 4, but it must be a multiple of 8"),
         ("pp", {"pp": 4}, (), "num_layers is 2, but it must be a multiple of 4"),
         ("pp3", {"pp": 2}, (), "has 3 microbatches, but that must be a multiple of the 2 devices along pp"),
-        ("pp4+dp", {"pp": 2, "dp": 2}, (), "must be a multiple of 8: there are 4 microbatches, each of them for 2 dev"),
+        ("pp4+dp", {"pp": 2, "dp": 2}, (), "must be a multiple of 8: there are 4 microbatches, each for 2 dev"),
         ("pp+accum4", {"pp": 2}, (), "a multiple of 8: there are 2 microbatches in each of 4 minibatches"),
-        ("scan+pp", {"pp": 2}, (), "Techniques 'scan' and 'pp' both decide scan_layers"),
+        ("scan+pp", {"pp": 2}, (), "Techniques 'scan' and 'pp' both set scan_layers"),
     ],
 )
 def test_experts_and_layers_that_do_not_divide_are_one_sentence(label, axes, overrides, sentence):

@@ -109,12 +109,12 @@ def test_unrolled_accumulation_is_that_many_backward_passes(num_copies, took_eff
 def test_a_checkpoint_on_the_wrong_module_is_told():
     verdict = judge("remat-mlp", made(**recomputed("attention")))
     assert not verdict.took_effect
-    assert "5 of attention, where they were expected of mlp alone" in verdict.evidence
+    assert "5 of attention, but only those of mlp were expected" in verdict.evidence
     verdict = judge("remat-mlp", made(**recomputed("attention", "mlp")))
     assert not verdict.took_effect
-    assert "expected of mlp alone" in verdict.evidence
+    assert "but only those of mlp were expected" in verdict.evidence
     assert not judge("remat", made(**recomputed("mlp"))).took_effect
-    assert "nothing of attention and mlp is computed again" in judge("remat", made(**recomputed("norm"))).evidence
+    assert "no operation of attention and mlp is recomputed" in judge("remat", made(**recomputed("norm"))).evidence
 
 
 def test_a_checkpoint_that_saves_nothing_is_told():
@@ -225,7 +225,7 @@ def test_state_that_is_to_be_divided_has_to_be_there_and_divided():
     assert "0 B of 16 B of optimizer_state" in judge("zero1", on_mesh(batch, whole)).evidence
     assert not judge("zero1", on_mesh(batch, whole)).took_effect
     without_state = judge("zero1", on_mesh(batch))  # stochastic gradient descent
-    assert without_state.evidence == "zero1: the program takes no optimizer_state to divide over dp=8"
+    assert without_state.evidence == "zero1: the program takes no optimizer_state to shard over dp=8"
     assert not without_state.took_effect
     parts = CollectiveTraffic(
         kind="reduce-scatter", axes=("dp",), count=1, size_bytes=64, param_bytes=0, at_least=False

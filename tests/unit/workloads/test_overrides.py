@@ -90,7 +90,7 @@ def test_an_unknown_field_names_the_closest_and_all_the_others():
 
 @pytest.mark.parametrize("text", ["batch_size", "=3", "batch_size=", ""])
 def test_a_text_that_sets_nothing_is_rejected(text):
-    assert rejection(text) == f"'{text}' is no setting: write field=value, for example batch_size=16."
+    assert rejection(text) == f"'{text}' is not a setting: write field=value, for example batch_size=16."
 
 
 def test_a_field_that_is_set_twice_is_rejected():
@@ -99,7 +99,10 @@ def test_a_field_that_is_set_twice_is_rejected():
 
 def test_what_a_technique_decides_cannot_be_set():
     message = rejection("donate=true")
-    assert message == "Field 'donate' cannot be set, techniques decide it: choose from baseline, donate, no-donate."
+    assert (
+        message
+        == "Field 'donate' cannot be set, because techniques decide it: choose from baseline, donate, no-donate."
+    )
 
 
 @pytest.mark.parametrize(

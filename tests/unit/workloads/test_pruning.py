@@ -111,7 +111,7 @@ def test_a_gated_model_without_biases_is_pruned():
 
 
 def test_heads_that_share_keys_are_not_pruned_one_by_one():
-    with pytest.raises(MemprofError, match="prune-structured removes heads, and here groups of them share keys"):
+    with pytest.raises(MemprofError, match="prune-structured removes heads, but groups of heads share keys"):
         plan(workload="transformer", preset="tiny-llama", techniques=["prune-structured=0.5"])
 
 

@@ -184,7 +184,7 @@ while True:
 
 
 def test_a_script_that_trains_nothing_says_so(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="has ended without a call of a jitted function that differentiates"):
+    with pytest.raises(WorkloadError, match="ended without calling a jitted function that differentiates"):
         _call(tmp_path, _STEP + "print(jax.jit(jnp.sin)(1.0))")
 
 

@@ -151,9 +151,7 @@ def rejitted(
         MemprofError: a framework has jitted the step.
     """
     if jit_adapter.is_framework_jit(step):
-        raise MemprofError(
-            "the step is jitted by its framework: give the function without jit, and jit what comes back"
-        )
+        raise MemprofError("the step is jitted by its framework: give the function without jit, and jit the result")
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
     changed = change(inner)
     return changed if inner is step else jit_adapter.jitted_as(step, changed)

@@ -38,7 +38,7 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 def as_function(closed: core.ClosedJaxpr) -> Flat:
     """Return a jaxpr as a function from arrays to a list of arrays."""
-    return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _as_they_are)
+    return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _no_rewrite)
 
 
 def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
@@ -171,7 +171,7 @@ def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any],
 _Rule = Callable[[Any, list[Any]], list[Any] | None]
 
 
-def _as_they_are(equation: Any, values: list[Any]) -> None:
+def _no_rewrite(equation: Any, values: list[Any]) -> None:
     """Leave calls unchanged."""
 
 

@@ -80,7 +80,7 @@ def compare_with_jax(spec: StepSpec, step: LoweredStep, path: Path) -> Agreement
         MemprofError: the step has no arguments to run with.
     """
     if spec.feed is None:
-        raise MemprofError(f"{spec.label} brings no arguments to compare results on: leave --verify out")
+        raise MemprofError(f"{spec.label} has no example arguments to compare results on: leave out --verify")
     given = tuple(spec.feed.argument(number, 0) for number in range(len(spec.args)))
     leaves = step.capture.arguments
     feeds = {
@@ -109,8 +109,8 @@ def _check_room(weight_bytes: int) -> None:
     free_bytes = free_memory_bytes()
     if free_bytes is not None and _COPIES * weight_bytes > free_bytes:
         raise MemprofError(
-            f"the weights take {format_bytes(weight_bytes)}, of which a model and its builder hold {_COPIES} copies in"
-            f" the host's memory, and {format_bytes(free_bytes)} are free: take a smaller preset, or bf16-params"
+            f"the weights take {format_bytes(weight_bytes)}, the model and its builder need {_COPIES} copies of them "
+            f"in host memory, but only {format_bytes(free_bytes)} are free: choose a smaller preset, or bf16-params"
         )
 
 

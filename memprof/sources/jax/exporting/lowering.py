@@ -113,8 +113,8 @@ class Lowering:
         if name not in RULES:
             where = f" in {scope}" if scope else ""
             raise MemprofError(
-                f"the export to ONNX has no operator for JAX's primitive {name}{where}: leave out the technique or"
-                " setting that brings it in"
+                f"the export to ONNX has no operator for JAX's primitive {name}{where}: leave out the technique or "
+                "setting that introduces it"
             )
         return RULES[name](self, equation, values, scope)
 
@@ -255,7 +255,7 @@ def _cast(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> l
 
 def _round(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
     if int(equation.params["rounding_method"]) != 1:  # to even, as ONNX does
-        raise MemprofError("the export to ONNX rounds halves to even alone, and this step rounds them away from zero")
+        raise MemprofError("the export to ONNX only rounds halves to even, but this step rounds them away from zero")
     return [_of_each(lower, "Round", values, scope)]
 
 

@@ -93,8 +93,8 @@ class Graph:
                 raise
             path.unlink()
             raise MemprofError(
-                f"ONNX's operator {refusal['operator']} takes no {refusal['type']} ({refusal['node']}): leave out the"
-                " technique that brings it in"
+                f"ONNX's operator {refusal['operator']} does not support {refusal['type']} ({refusal['node']}): "
+                "leave out the technique that introduces it"
             ) from error
 
     @property

@@ -151,8 +151,8 @@ class ChildProcess:
         result = self._result or self._left_result()
         if result is None and expired.is_set():
             raise WorkloadError(
-                f"The step was not done after {timeout_seconds:g} s, while it was {self._stage}; give it longer with"
-                " --timeout, or make it smaller"
+                f"The step was not done after {timeout_seconds:g} s, while it was {self._stage}; allow more time "
+                "with --timeout, or make the step smaller"
             )
         if result is None:
             raise self._crash()
@@ -214,11 +214,11 @@ class ChildProcess:
             printed += log.read_bytes()[-_LOG_BYTES:].decode("utf-8", errors="replace")
         unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
         if unknown:  # XLA aborts the process
-            return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")
+            return MemprofError(f"XLA_FLAGS contains a flag that XLA does not support, {unknown.group(1)}: remove it")
         unread = re.search(r"Couldn't interpret value (.*) for flag (\w+)", printed)
         if unread:
             value, flag = unread.groups()
-            return MemprofError(f"XLA cannot read a value that XLA_FLAGS gives it, --{flag}={value}: correct it")
+            return MemprofError(f"XLA_FLAGS contains an invalid value, --{flag}={value}: correct it")
         if exit_code < 0:
             how = f"was killed by {_signal_name(-exit_code)}"
             hint = " (out of host memory, perhaps)" if -exit_code == signal.SIGKILL else ""

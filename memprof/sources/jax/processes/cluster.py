@@ -30,8 +30,8 @@ from memprof.version import __version__
 
 INSTALL = 'pip install "jax-memprof[cluster]"'
 _CONNECT_SECONDS, _FIRST_WORKER_SECONDS = 10.0, 10.0
-_LOOK_SECONDS = 2.0  # between two checks of a long call
-_LONELY_SECONDS = 60.0  # time that a call waits for a worker: nannies restart killed workers
+_POLL_SECONDS = 2.0  # between two checks of a long call
+_NO_WORKER_TIMEOUT_SECONDS = 60.0  # time that a call waits for a worker: nannies restart killed workers
 _LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
 _Result = TypeVar("_Result")
@@ -52,7 +52,7 @@ class Cluster:
 
     def check_workers(self, needed: Mapping[str, str]) -> None:
         """Raise `MemprofError` if a worker lacks a package or has another version of it."""
-        for worker, found in self._client.run(misfit, needed, on_error="return").items():
+        for worker, found in self._client.run(version_mismatch, needed, on_error="return").items():
             if isinstance(found, OSError):  # it has ended in the meantime; other workers take its calls
                 continue
             if isinstance(found, BaseException):  # it cannot load the function
@@ -79,7 +79,7 @@ class Cluster:
         try:
             while True:
                 with suppress(TimeoutError):
-                    result: _Result = future.result(timeout=_LOOK_SECONDS)
+                    result: _Result = future.result(timeout=_POLL_SECONDS)
                     return result
                 self._check_alive()
         except MemprofError:
@@ -101,11 +101,15 @@ class Cluster:
             raise self._lost() from error
         if num_threads:
             self._seen_workers = time.monotonic()
-        elif time.monotonic() - self._seen_workers > _LONELY_SECONDS:
-            raise MemprofError(f"the scheduler at {self._address} has had no worker for {_LONELY_SECONDS:g} s")
+        elif time.monotonic() - self._seen_workers > _NO_WORKER_TIMEOUT_SECONDS:
+            raise MemprofError(
+                f"the scheduler at {self._address} has had no worker for {_NO_WORKER_TIMEOUT_SECONDS:g} s"
+            )
 
     def _lost(self) -> MemprofError:
-        return MemprofError(f"the connection to the scheduler at {self._address} was lost before this was compiled")
+        return MemprofError(
+            f"the connection to the scheduler at {self._address} was lost before the program was compiled"
+        )
 
 
 class _Call:
@@ -151,7 +155,7 @@ def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluste
         cluster.check_workers(needed_for(targets))
         yield cluster
     finally:
-        client.close(timeout=_LOOK_SECONDS)
+        client.close(timeout=_POLL_SECONDS)
 
 
 async def _check_answers(address: str) -> None:
@@ -161,7 +165,9 @@ async def _check_answers(address: str) -> None:
     try:
         comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
     except ValueError as error:
-        raise MemprofError(f"'{address}' is no address of a Dask scheduler ({error}): write tcp://host:8786") from error
+        raise MemprofError(
+            f"'{address}' is not the address of a Dask scheduler ({error}): write tcp://host:8786"
+        ) from error
     except (OSError, TypeError) as error:  # an encrypted address without a certificate raises TypeError
         raise _no_scheduler(address, error) from error
     comm.abort()
@@ -176,13 +182,16 @@ def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def misfit(needed: Mapping[str, str]) -> str:
+def version_mismatch(needed: Mapping[str, str]) -> str:
     """Return what this worker lacks, as `has no jaxlib, ...`, or an empty string if it has everything needed."""
     for name, version in needed.items():
         found = __version__ if name == "memprof" else installed_version(name)
         if found != version:
             what = f"no {name}" if found is None else f"{name} {found}"
-            return f"has {what}, and {version} is here: its plans would be others; install the same version there"
+            return (
+                f"has {what}, but {version} is installed here, so its plans would differ; install the same "
+                "version there"
+            )
     return ""
 
 
@@ -195,19 +204,19 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
     from distributed import get_worker
 
     worker = get_worker()
-    sentence = misfit(needed)
+    sentence = version_mismatch(needed)
     if sentence:
         raise MemprofError(f"the worker {worker.address} {sentence}")
     key, children, is_over = worker.get_current_task(), Children(), threading.Event()
 
     def end_when_unwanted() -> None:
-        while not is_over.wait(_LOOK_SECONDS / 2):
+        while not is_over.wait(_POLL_SECONDS / 2):
             task = worker.state.tasks.get(key)
             if task is None or task.state == "cancelled":  # Dask does not stop a running function
                 children.end()
                 return
 
-    threading.Thread(target=end_when_unwanted, name="end when unwanted", daemon=True).start()
+    threading.Thread(target=end_when_unwanted, name="cancel", daemon=True).start()
     try:
         return function(*arguments, children=children)
     except WorkloadError as error:
@@ -218,8 +227,8 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
 
 def _no_scheduler(address: str, error: Exception) -> MemprofError:
     return MemprofError(
-        f"no Dask scheduler answers at {address} ({first_line(error)}): start one with `dask scheduler`, or leave"
-        " --cluster out to compile here"
+        f"no Dask scheduler answers at {address} ({first_line(error)}): start one with `dask scheduler`, or leave "
+        "out --cluster to compile here"
     )
 
 
@@ -240,7 +249,7 @@ def _failed(error: Exception) -> MemprofError:
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        return MemprofError(f"each worker that compiled this was lost, {error.allowed_failures + 1} in all")
+        return MemprofError(f"every worker that compiled this was lost, {error.allowed_failures + 1} in total")
     if isinstance(error, ImportError):
-        return _no_memprof("that was to compile this", error)
+        return _no_memprof("that should compile this", error)
     return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {first_line(error)})")

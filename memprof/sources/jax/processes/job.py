@@ -33,9 +33,9 @@ def join() -> None:
         jax.distributed.initialize()
     except ValueError as error:
         raise MemprofError(
-            f"{_ADDRESS} is set, but JAX finds no Slurm or MPI that says which of how many processes this is"
-            f" ({first_line(error)}): start it by srun or mpirun, unset the variable, or give a step of your own that"
-            " calls jax.distributed.initialize"
+            f"{_ADDRESS} is set, but JAX finds no Slurm or MPI that assigns this process its number "
+            f"({first_line(error)}): start it with srun or mpirun, unset the variable, or give your own step that "
+            "calls jax.distributed.initialize"
         ) from error
 
 
@@ -43,8 +43,8 @@ def refuse_rows() -> None:
     """Raise `MemprofError` if this process is one of several: each of them would report all rows."""
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         raise MemprofError(
-            f"steps of several rows run in one process, and this is one of {jax.process_count()} of a job: give each"
-            " row to a memprof run of its own, and compare their captures"
+            f"a comparison runs its steps in one process, but this is one of {jax.process_count()} processes of a "
+            "job: use a separate memprof run for each row, and compare their captures"
         )
 
 

@@ -178,6 +178,6 @@ def no_process(error: OSError) -> Message:
     """Return the error message for a process that cannot be started."""
     return Message(
         kind="error",
-        text=f"no process to compile in can be started ({error.strerror or error}): this machine, or a limit on the"
-        " number of processes or on memory, allows no more",
+        text=f"no process for compiling can be started ({error.strerror or error}): the machine, or a limit on "
+        "processes or memory, allows no more",
     )

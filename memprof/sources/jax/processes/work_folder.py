@@ -44,8 +44,8 @@ def work_folder(parent: Path | None = None, *, prefix: str = "memprof-") -> Iter
         folder, lock = _make(parent, prefix)
     except OSError as error:
         raise MemprofError(
-            f"there is no place for temporary files ({error.strerror or error}): make room, or set TMPDIR to a folder"
-            " that can be written to"
+            f"temporary files cannot be written ({error.strerror or error}): free some space, or set TMPDIR to a "
+            "writable folder"
         ) from error
     try:
         yield folder

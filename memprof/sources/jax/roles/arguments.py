@@ -23,7 +23,7 @@ from memprof.sources.jax.tracing.jitting import Place, TracedStep, several_devic
 from memprof.sources.jax.xla import xla_adapter
 
 TRAINS_NOTHING = (
-    "The step trains nothing: no gradient updates its arguments, so the state that comes back counts as other_state."
+    "This is not a training step: no gradient updates its arguments, so returned state counts as other_state."
 )
 
 
@@ -73,8 +73,8 @@ def _check_divides(path: str, shape: tuple[int, ...], sharding: Any, devices: De
         sharding.shard_shape(shape)
     except ValueError as error:
         raise MemprofError(
-            f"{path} has the shape {shape}, and {sharding.spec} on a mesh of {dict(sharding.mesh.shape)} does not"
-            " divide it evenly: pad it, or divide another dimension"
+            f"{path} has the shape {shape}, which {sharding.spec} on a mesh of {dict(sharding.mesh.shape)} does not "
+            "divide evenly: pad it, or shard another dimension"
         ) from error
 
 
@@ -221,9 +221,9 @@ def _unknown(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
         return []
     size = sum(xla_adapter.argument_bytes(leaf) for leaf in unknown)
     return [
-        f"What {shortened([leaf.path for leaf in unknown])} ({size:,} bytes) is for could not be inferred, so it"
-        f" counts as other_state; where it is something else, say so with --role '{unknown[0].path}=batch' (or"
-        " params, or optimizer_state) or roles=."
+        f"What {shortened([leaf.path for leaf in unknown])} ({size:,} bytes) is for could not be inferred, so it "
+        f"counts as other_state; if that is wrong, set its role with --role '{unknown[0].path}=batch' (or params, or "
+        "optimizer_state) or roles=."
     ]
 
 

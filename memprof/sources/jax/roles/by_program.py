@@ -31,7 +31,7 @@ from memprof.sources.jax.roles.leaf import all_prefixes, given_roles, longest_pr
 from memprof.sources.jax.roles.updates import ArgumentUse, Array, Result, argument_uses
 
 # The first key of a path that is listed here decides the role.
-_SAYING = {
+_ROLE_BY_KEY = {
     **dict.fromkeys(("params", "parameters", "frozen_params", "trainable_params"), Role.PARAMS),
     **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state", "inner_state"), Role.OPTIMIZER_STATE),
     **dict.fromkeys(("batch", "batches", "minibatch"), Role.BATCH),
@@ -110,11 +110,11 @@ def arguments_of_program(
     given = given_roles(roles, paths)
     arrays = [_array(parameter) for parameter in parameters]
     flow = _Flow(program, AliasSets(program, table), arrays)
-    leaves = [_told(leaf, given) for leaf in _with_uses(flow, arrays, paths)]
+    leaves = [_with_stated_role(leaf, given) for leaf in _with_uses(flow, arrays, paths)]
     leaves = [leaf if leaf.role else _by_container(leaf, leaves) for leaf in leaves]
     left = [leaf for leaf in leaves if not leaf.role and leaf.array.shape]
     most = max((flow.num_along[leaf.array.shape[0]] for leaf in left), default=0)
-    leaves = [leaf if leaf.role else _by_looks(leaf, flow.num_along, most) for leaf in leaves]
+    leaves = [leaf if leaf.role else _by_shape(leaf, flow.num_along, most) for leaf in leaves]
     allocations = {each.parameter_number: each for each in table.allocations if each.parameter_number is not None}
     arguments = tuple(
         ArgumentLeaf(
@@ -255,11 +255,15 @@ def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
     return [leaf.dimensions in shapes for operand in operands for leaf in operand.shape.leaves]
 
 
-def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
+def _with_stated_role(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
     """Return the leaf with the role that the user, its use or its name gives it, if any."""
     use = leaf.use
     prefix = longest_prefix(leaf.path, given)
-    said = next((_SAYING[key] for key in _KEY.findall(leaf.path) if key in _SAYING), None) if leaf.has_name else None
+    said = (
+        next((_ROLE_BY_KEY[key] for key in _KEY.findall(leaf.path) if key in _ROLE_BY_KEY), None)
+        if leaf.has_name
+        else None
+    )
     role = Role.OTHER_STATE if said is Role.KV_CACHE and not leaf.array.shape else said  # its fill level
     if prefix is not None:
         role = given[prefix]
@@ -294,7 +298,7 @@ def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
     return leaf
 
 
-def _by_looks(leaf: _Leaf, num_along: Mapping[int, int], most: int) -> _Leaf:
+def _by_shape(leaf: _Leaf, num_along: Mapping[int, int], most: int) -> _Leaf:
     """Return the leaf with a role guessed from its name and shape.
 
     Args:
@@ -314,22 +318,23 @@ def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf], *, is_di
     sentences = []
     if not is_differentiated and not any(leaf.has_name for leaf in leaves):
         sentences.append(
-            "No name in the program says what is differentiated: it is no training step, or was written without names,"
-            " and then neither roles nor gradients and activations can be told (`as_text(debug_info=True)` keeps them)."
+            "No name in the program shows a differentiation: it is not a training step, or it was written without "
+            "names; without names, roles, gradients and activations cannot be identified (`as_text(debug_info=True)` "
+            "keeps them)."
         )
     for role in (Role.BATCH, Role.PARAMS):
         guessed = [each for leaf, each in zip(leaves, arguments, strict=True) if leaf.is_guess and leaf.role is role]
         if guessed:
             size_bytes = sum(each.size_bytes for each in guessed)
             sentences.append(
-                f"The program does not say what {shortened([each.path for each in guessed])} ({size_bytes:,} bytes) is"
-                f" for; by its shape it counts as {role.value}. Where it is something else, import again with --role"
-                f" '{guessed[0].path}=...'."
+                f"The program does not show the role of {shortened([each.path for each in guessed])} ({size_bytes:,} "
+                f"bytes); by its shape it counts as {role.value}. If that is wrong, import again with --role "
+                f"'{guessed[0].path}=...'."
             )
     nameless = sum(not leaf.has_name for leaf in leaves)
     if nameless:
         sentences.append(
-            f"The program does not say what {nameless} of its {len(leaves)} arguments are called, so their roles are"
-            " those that shapes and updates tell."
+            f"The program does not name {nameless} of its {len(leaves)} arguments, so their roles are inferred from "
+            "shapes and updates."
         )
     return sentences

@@ -253,7 +253,7 @@ class Caches:
             return self._written(operands[0], operands[1], operands[1].copies)
         if name == "select_n" and len(operands) == 3:
             # A position mask can also write a position. A sampler that accepts a state has no such mask.
-            return self._mixed(operands[1:]) if _counts_alone(operands[0]) else operands[1].holds | operands[2].holds
+            return self._mixed(operands[1:]) if _is_counter(operands[0]) else operands[1].holds | operands[2].holds
         if name == "concatenate" and any(each.sliced == equation.outvars[0].aval.shape for each in operands):
             return self._mixed(operands)  # a sliding window: it drops elements at one end and appends at the other
         if name in _SUMS and any(each.is_masked for each in operands):
@@ -290,13 +290,13 @@ class Caches:
     def _is_mask(name: str, operands: Sequence[Held]) -> bool:
         """Whether a result is a position mask: a comparison of positions, or computed from such masks alone."""
         if name in _COMPARISONS:
-            return any(map(_counts_alone, operands))
+            return any(map(_is_counter, operands))
         operands = operands[:1] if name in _HOLD_FIRST else operands
         masks = [each for each in operands if each.is_mask]
         return name in _KEEP_A_MASK and bool(masks) and all(each.is_mask or each == NOTHING_HELD for each in operands)
 
 
-def _counts_alone(held: Held) -> bool:
+def _is_counter(held: Held) -> bool:
     return held.counts and not held.holds
 
 

@@ -139,12 +139,12 @@ class _Matching:
         if is_made_from or self._results.made[result].itself or self._depends(leaf, result):
             if _last_name(one) == _last_name(other) != "":
                 return Evidence.CONTAINER
-            if self._is_at_its_place(one, other):
+            if self._is_in_place(one, other):
                 return Evidence.PLACE
         is_loss = self._arguments.arrays[leaf].shape == () and not self._results.made[result].directly >> leaf & 1
         return Evidence.ELEMENTS if is_made_from and not is_loss else None
 
-    def _is_at_its_place(self, one: str, other: str) -> bool:
+    def _is_in_place(self, one: str, other: str) -> bool:
         """Whether an argument and a result share a position, and so do all returned arguments before it."""
         position, (around, place) = self._positions.get(one), self._place(other)
         if position is None or position != place:
@@ -198,7 +198,7 @@ class _Matching:
 
     def _is_alike(self, one: str, other: str) -> bool:
         """Whether two equal containers share a name, or a position at the ends of the step."""
-        return _last_name(one) == _last_name(other) != "" or self._is_at_its_place(one, other)
+        return _last_name(one) == _last_name(other) != "" or self._is_in_place(one, other)
 
     def _is_made_from(self, leaf: int, result: int) -> bool:
         made = self._results.made[result]

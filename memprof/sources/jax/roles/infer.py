@@ -40,32 +40,32 @@ from memprof.sources.jax.roles.updates import ArgumentUse
 from memprof.sources.jax.roles.walk import is_key
 
 _KEY = Claim(role=Role.OTHER_STATE, reason="a random key")
-_AVERAGE = Claim(role=Role.OTHER_STATE, reason="made from new parameters, which are not made from it")
+_AVERAGE = Claim(role=Role.OTHER_STATE, reason="made from new parameters, which do not depend on it")
 _POSITION = Claim(role=Role.OTHER_STATE, reason="a random draw accepts or rejects its next value, as a sampler does")
 _OF_GRADIENTS = Claim(role=Role.OTHER_STATE, reason="made from gradients, but no parameters are made from it")
-_ENTERS = Claim(role=Role.OPTIMIZER_STATE, reason="comes back, and enters the update of parameters")
+_ENTERS = Claim(role=Role.OPTIMIZER_STATE, reason="is returned, and enters the update of parameters")
 _UNUSED = Claim(role=Role.PARAMS, reason="updated by an optimizer, with a gradient of zero")
 _TRAINED = Claim(role=Role.PARAMS, reason="the step differentiates with respect to it and updates it")
 _GRADIENT_RETURNED = Claim(role=Role.PARAMS, reason="the step returns its gradient")
 _UPDATED = Claim(
-    role=Role.OPTIMIZER_STATE, reason="updated with gradients, and nothing that is differentiated reads it"
+    role=Role.OPTIMIZER_STATE, reason="updated with gradients, but not read in the differentiated computation"
 )
 _CARRIED = Claim(role=Role.OTHER_STATE, reason="carried from step to step without gradients")
 _FROZEN = Claim(role=Role.PARAMS, reason="applied to data, but not trained")
 _BESIDE = Claim(role=Role.PARAMS, reason="a float array beside parameters")
 _BESIDE_STATE = Claim(role=Role.OTHER_STATE, reason="beside state that is carried from step to step")
 _BESIDE_OPTIMIZER = Claim(role=Role.OPTIMIZER_STATE, reason="beside optimizer state")
-_DATA = Claim(role=Role.BATCH, reason="its first axis is one that parameters are applied along")
-_BESIDE_DATA = Claim(role=Role.BATCH, reason="beside a batch, and does not lie along parameters")
-_ONE_AXIS = Claim(role=Role.BATCH, reason="arrays with one first axis that do not come back")
-_ALONG = Claim(role=Role.OTHER_STATE, reason="lies along parameters, not along the batch")
+_DATA = Claim(role=Role.BATCH, reason="parameters are applied along its first axis")
+_BESIDE_DATA = Claim(role=Role.BATCH, reason="beside a batch, and not aligned with parameters")
+_ONE_AXIS = Claim(role=Role.BATCH, reason="arrays with a common first axis that are not returned")
+_ALONG = Claim(role=Role.OTHER_STATE, reason="aligned with parameters, not with the batch")
 _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
-_NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
-_APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
+_NAMED = Claim(role=Role.PARAMS, reason="an argument called params, in a step without gradients")
+_APPLIED = Claim(role=Role.PARAMS, reason="applied to results of the data and of its own argument")
 _CACHE = Claim(role=Role.KV_CACHE, reason="written at an index, and read by attention")
-_ONLY_READ = Claim(role=Role.KV_CACHE, reason="keys and values that attention reads as they are")
-_SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that comes back")
-_GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that does not come back")
+_ONLY_READ = Claim(role=Role.KV_CACHE, reason="keys and values that attention reads unchanged")
+_SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that is returned")
+_GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that is not returned")
 UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
 
 
@@ -152,13 +152,13 @@ def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
             leaves,
             claims,
             lambda leaf, claim: claim.role is Role.PARAMS and leaf.use.is_trained and not leaf.use.is_differentiated,
-            "is taken for parameters, but nothing that is differentiated reads it",
+            "counts as parameters, but is not read in the differentiated computation",
         ),
         *_disagreement(
             leaves,
             claims,
             lambda leaf, claim: claim.role is Role.OPTIMIZER_STATE and bool(leaf.shape) and leaf.use.is_parameter,
-            "is differentiated and updated as parameters are, but is not taken for parameters",
+            "is differentiated and updated like parameters, but does not count as parameters",
         ),
     ]
 
@@ -170,7 +170,7 @@ def _disagreement(
     if not paths:
         return []
     others = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return [f"{paths[0]}{others} {what}; if that is wrong, say what it is with --role '{paths[0]}=...' or roles="]
+    return [f"{paths[0]}{others} {what}; if that is wrong, set its role with --role '{paths[0]}=...' or roles="]
 
 
 def _may_be_cache(leaf: Leaf) -> bool:

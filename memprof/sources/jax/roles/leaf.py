@@ -38,7 +38,7 @@ def parse_roles(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         path, equals, role = text.rpartition("=")
         if not (path and equals and role):
-            raise MemprofError(f"'{text}' gives no role: write PATH=ROLE, for example state.ema=other_state")
+            raise MemprofError(f"'{text}' has no role: write PATH=ROLE, for example state.ema=other_state")
         roles[path] = role
     return roles
 
@@ -56,13 +56,13 @@ def given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[s
     for prefix, role in roles.items():
         if prefix not in known:
             raise MemprofError(
-                f"a role is given for '{prefix}', but the step has no such argument; its arguments are"
+                f"a role was given for '{prefix}', but the step has no such argument; its arguments are"
                 f" {shortened(sorted({path.split('[')[0].split('.')[0] for path in paths}))}"
             )
         try:
             given[prefix] = Role(role)
         except ValueError as error:
-            raise MemprofError(f"'{role}' is no role; give {prefix} one of {', '.join(Role)}") from error
+            raise MemprofError(f"'{role}' is not a role; give {prefix} one of {', '.join(Role)}") from error
     return given
 
 

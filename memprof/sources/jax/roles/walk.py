@@ -270,11 +270,11 @@ class Walk:
             if joined == carried:
                 stacked = [replace(each, axes=(turns, *each.axes), itself=0) for each in results[num_carried:]]
                 # A leaf counts as added to only if each iteration adds to it, not just the first.
-                return [*map(_added_in_turns, carried, results), *stacked]
+                return [*map(_accumulated_in_loop, carried, results), *stacked]
             carried = joined
 
 
-def _added_in_turns(carried: Made, after: Made) -> Made:
+def _accumulated_in_loop(carried: Made, after: Made) -> Made:
     return replace(carried, added=carried.added & after.added)
 
 

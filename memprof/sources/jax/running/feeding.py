@@ -39,7 +39,7 @@ class Arguments:
             _from_feed(spec.feed) if spec.feed is not None else _own_arguments(spec, compiled, self._spans)
         )
         places = _places_in_memory(self._abstract, self._structure, compiled)
-        self._places_in_memory = [_one_if_all_are(places[span]) for span in self._spans]
+        self._places_in_memory = [_common_value(places[span]) for span in self._spans]
         self._is_sharded = compiled.planned.lowered.target.topology.num_devices > 1
         self._host = jax.local_devices(backend="cpu")[0]
         leaves = compiled.planned.lowered.arguments
@@ -124,7 +124,8 @@ def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice
     given = jax.tree.leaves(compiled.given)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
         raise MemprofError(
-            f"{spec.label} cannot be run, only compiled: its arguments are shapes. Give the StepSpec arrays, or a feed"
+            f"{spec.label} can be compiled but not run, because its arguments are shapes: give the StepSpec arrays, "
+            "or a feed"
         )
 
     def copied(number: int, step: int) -> list[Any]:
@@ -142,7 +143,7 @@ def _places_in_memory(abstract: Sequence[Any], structure: Any, compiled: Compile
     return [one or other for one, other in zip(chosen, own, strict=True)]
 
 
-def _one_if_all_are(places: list[Any]) -> Any:
+def _common_value(places: list[Any]) -> Any:
     """Return the place of an argument's leaves: a single one if all are equal, which makes the transfer faster."""
     return places[0] if len(set(places)) == 1 else places
 

@@ -36,7 +36,7 @@ def session_folder(trace_folder: Path) -> Path:
     """
     sessions = list((trace_folder / "plugins" / "profile").glob("*"))
     if len(sessions) != 1:
-        raise InternalError(f"jax.profiler left {len(sessions)} sessions where one was expected")
+        raise InternalError(f"jax.profiler left {len(sessions)} sessions instead of one")
     return sessions[0]
 
 

@@ -58,7 +58,7 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
         MemprofError: the session cannot be written, or the capture has no readable program.
     """
     if capture.trace is not None:
-        raise MemprofError(f"{capture.label} is a trace: XProf shows compiled programs only")
+        raise MemprofError(f"{capture.label} is a trace, but XProf shows only compiled programs")
     module = module_name(capture.hlo_proto)
 
     def fill(folder: Path) -> None:
@@ -153,7 +153,7 @@ def _take_free_name(half: Path, sessions: Path, name: str) -> Path:
         except OSError:
             if not place.exists():
                 raise
-    raise AssertionError("numbers do not end")
+    raise AssertionError("a number is not terminated")
 
 
 def module_name(hlo_proto: bytes) -> str:

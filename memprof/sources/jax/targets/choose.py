@@ -75,16 +75,16 @@ def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
         if asked is not None:
             return asked if asked.platform else _local(asked.reason)
         if runs:
-            return _local(_ACCELERATOR) if has_accelerator_device() else cpu("no accelerator here")
+            return _local(_ACCELERATOR) if has_accelerator_device() else cpu("no local accelerator")
         if has_accelerator_device() and jax.default_backend() != "cpu":
             return _local(_ACCELERATOR)
-        default = default_target("no accelerator here, so the default GPU, compiled for without the device")
+        default = default_target("no local accelerator, so compiled for the default GPU without the device")
         compiler = compiler_of(default)
         missing = compiler.missing() if compiler is not None else ()
         if compiler is None or not missing:
             return default
         install = f"no {' and no '.join(missing)} to compile for one ({compiler.install})"
-        return cpu(f"no accelerator here, and {install}")
+        return cpu(f"no local accelerator, and {install}")
 
 
 def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:

@@ -67,7 +67,7 @@ def mesh(
         MemprofError: an argument is invalid.
     """
     if not isinstance(axes, Mapping) or not axes:
-        raise MemprofError(f"axes is {shown(axes)}, but the size of each axis by its name was expected: {{'fsdp': 8}}")
+        raise MemprofError(f"axes is {shown(axes)}, but a mapping from axis names to sizes was expected: {{'fsdp': 8}}")
     for name in axes:
         if not isinstance(name, str) or not name:
             raise MemprofError(f"{shown(name)} names an axis, but a non-empty string was expected")
@@ -107,10 +107,10 @@ def mesh_of(target: Target | None) -> Mesh | None:
 def _mesh_here(target: Target) -> Mesh:
     devices, num_devices = jax.devices(), target.topology.num_devices
     if len(devices) < num_devices:
-        flag = f": XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes as many of the CPU"
+        flag = f": XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} creates that many on the CPU"
         raise MemprofError(
-            f"--mesh asks for {num_devices} devices, and there {'is' if len(devices) == 1 else 'are'} {len(devices)} of"
-            f" the platform {devices[0].platform} here{flag if is_host(devices[0]) else ''}"
+            f"--mesh asks for {num_devices} devices, but there {'is' if len(devices) == 1 else 'are'} only "
+            f"{len(devices)} of the platform {devices[0].platform}{flag if is_host(devices[0]) else ''}"
         )
     axes, automatic = target.topology.axes, (AxisType.Auto,) * len(target.topology.axes)
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=devices[:num_devices])
@@ -143,8 +143,8 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
     if mesh is None:
         if asked is not None and asked.topology.num_devices > 1:
             raise MemprofError(
-                f"--mesh asks for {asked.topology.num_devices} devices, but the step is sharded over none: have the"
-                " function that gives it take a parameter mesh, and put the shardings of its arguments on that"
+                f"--mesh asks for {asked.topology.num_devices} devices, but the step is not sharded: let the "
+                "function that returns it take a parameter mesh, and shard its arguments over that mesh"
             )
         return choose_target(asked, runs=runs)
     made_for = _target_of(mesh)
@@ -153,18 +153,18 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
     if made_for is None and (runs or (asked is not None and not asked.is_deviceless)):
         return _target_here(mesh, choose_target(asked, runs=True))
     if runs:
-        raise MemprofError("the step is sharded over absent devices, so it cannot run: leave out the steps")
+        raise MemprofError("the step is sharded over absent devices, so it cannot run: leave out --steps")
     if made_for is None:
         return _as_many_as(mesh, asked)
     if mesh.size != made_for.topology.num_devices:
         raise MemprofError(
-            f"the step is sharded over {mesh.size} of the {made_for.topology.num_devices} devices that memprof.mesh"
-            f" gave: ask it for {mesh.size}"
+            f"the step is sharded over {mesh.size} of the {made_for.topology.num_devices} devices of memprof.mesh: "
+            f"ask it for {mesh.size}"
         )
     if asked is not None and not _is_of(asked, made_for):
         raise MemprofError(
-            f"the arguments of the step lie on a mesh of {mesh.size} {made_for.name}, which is their target: leave out"
-            " the other one"
+            f"the arguments of the step are on a mesh of {mesh.size} {made_for.name}, which determines the target: "
+            "leave out the other target"
         )
     return replace(made_for, topology=replace(made_for.topology, axes=dict(mesh.shape)))
 
@@ -209,19 +209,19 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
     """
     if isinstance(mesh, AbstractMesh):
         raise MemprofError(
-            f"the step is sharded over an abstract mesh of {mesh.size} devices, which names none that are here: make it"
-            " with jax.make_mesh, or compile it for absent GPUs with --target"
+            f"the step is sharded over an abstract mesh of {mesh.size} devices, which does not name local devices: "
+            "create it with jax.make_mesh, or compile it for absent GPUs with --target"
         )
     devices = list(mesh.devices.flat)
     if is_host(devices[0]) != family_of(target.platform).is_host:
         raise MemprofError(
-            f"the step is sharded over {mesh.size} devices of the platform {devices[0].platform}, and {target.name} was"
-            " asked for: leave out the target"
+            f"the step is sharded over {mesh.size} devices of the platform {devices[0].platform}, but {target.name} "
+            "was given as target: leave out the target"
         )
     if not mesh.local_devices:
         raise MemprofError(
-            f"process {jax.process_index()} of {jax.process_count()} has no device in the mesh that the step is sharded"
-            f" over: make it of all {jax.device_count()} devices, or start fewer processes"
+            f"process {jax.process_index()} of {jax.process_count()} has no device in the mesh that the step is "
+            f"sharded over: create it from all {jax.device_count()} devices, or start fewer processes"
         )
     hosts = {device.process_index for device in devices}
     topology = Topology(num_devices=mesh.size, num_hosts=len(hosts), axes=dict(mesh.shape))
@@ -232,16 +232,16 @@ def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
     """Return the user's target in place of a mesh's devices. The program contains only their number and axes."""
     on_this_machine = isinstance(mesh, Mesh) and not is_host(mesh.devices.flat[0])
     if asked is None and not on_this_machine:
-        asked = default_target("the default GPU, in place of the devices of the step's mesh")
+        asked = default_target("the default GPU, instead of the devices of the step's mesh")
     if asked is None or not asked.is_deviceless:
         raise MemprofError(
-            f"the step is sharded over {mesh.size} devices, and memprof compiles that for absent GPUs:"
-            f" choose one of `memprof list targets` with --target or target=, {DEFAULT_GPU} say"
+            f"the step is sharded over {mesh.size} devices, and memprof compiles such steps for absent GPUs: choose "
+            f"one of `memprof list targets` with --target or target=, for example {DEFAULT_GPU}"
         )
     if asked.topology.num_devices not in (1, mesh.size):
         raise MemprofError(
-            f"the step is sharded over {mesh.size} devices, and {asked.topology.num_devices} were asked for: make both"
-            " the same"
+            f"the step is sharded over {mesh.size} devices, but {asked.topology.num_devices} were asked for: make "
+            "both equal"
         )
     return replace(asked, topology=replace(asked.topology, num_devices=mesh.size, axes=dict(mesh.shape)))
 
@@ -260,11 +260,11 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
     for each in several:
         twice = [name for name, times in Counter(each.axis_names).items() if times > 1]
         if twice:
-            raise MemprofError(f"two axes of the step's mesh have the name {twice[0]}: give each a name of its own")
+            raise MemprofError(f"two axes of the step's mesh are called {twice[0]}: give each a unique name")
     of_devices = [each for each in several if isinstance(each, Mesh)]
     num_kinds = max(len({tuple(each.devices.flat) for each in of_devices}), len({each.size for each in several}))
     if num_kinds > 1:
-        raise MemprofError(f"the shardings of the step lie on {num_kinds} meshes of other devices: put all on one")
+        raise MemprofError(f"the shardings of the step use {num_kinds} meshes of different devices: use a single mesh")
     return next(iter(of_devices or several), None)
 
 
@@ -275,4 +275,4 @@ def _sharding_of(leaf: Any) -> Any:
         mistake = sharding_mistake(error)
         if mistake is None:
             raise
-        raise MemprofError(f"the sharding of an argument of the step does not fit: {mistake}") from error
+        raise MemprofError(f"the sharding of an argument of the step does not match: {mistake}") from error

@@ -70,7 +70,7 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
         return resolve(meant[0], topology)
     several = meant or [other for other in known if asked and other.startswith(asked)]
     if len(several) > 1:
-        raise MemprofError(f"'{name}' is the beginning of several targets: choose from {', '.join(several)}")
+        raise MemprofError(f"'{name}' matches several targets: choose from {', '.join(several)}")
     close = (
         [other for other in known if asked and other.startswith(asked)]
         or [other for other in known if not set(asked.split("-")).isdisjoint(_MODEL.findall(other))]  # a6000-48gb
@@ -123,8 +123,8 @@ def resolve_asked(
     if runs and target is not None and target.is_deviceless:
         what = name if mesh is None else f"--mesh {mesh}"
         raise MemprofError(
-            f"{what} is a target to compile for; a step runs on a device that is there: use --target {LOCAL} or {CPU},"
-            " or leave --steps out"
+            f"{what} is a target to compile for, but a step runs only on a local device: use --target {LOCAL} or "
+            f"{CPU}, or leave out --steps"
         )
     return target
 
@@ -141,13 +141,15 @@ def _slice(name: str | None, mesh: str | None, chips: str | None, num_slices: in
     if devices_per_chip is None:
         sliced = {each.facts.devices: each for each in families() if _forms_slices(each)}
         names = [name for family in sliced.values() for name in family.catalogue()]
-        raise MemprofError(f"{what} is for {' and '.join(sliced)}: choose one with --target, from {', '.join(names)}")
+        raise MemprofError(
+            f"{what} applies to {' and '.join(sliced)}: choose one with --target, from {', '.join(names)}"
+        )
     if chips is None:
         if mesh is None:
             raise MemprofError(f"{what} divides the devices of a mesh: give their number, --mesh 8")
         return mesh, Topology(num_slices=num_slices)
     if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*", chips) or "0" in chips.split("x"):
-        raise MemprofError(f"{what} is no topology: write how many chips lie along each dimension, --topology 2x4")
+        raise MemprofError(f"{what} is not a topology: write the number of chips along each dimension, --topology 2x4")
     sizes = tuple(map(int, chips.split("x")))
     return mesh or str(prod(sizes) * devices_per_chip * num_slices), Topology(num_slices=num_slices, chips=sizes)
 
@@ -169,7 +171,7 @@ def read_mesh(text: str, hosts: int = 1) -> Topology:
         name, equals, size = (each.strip() for each in part.partition("="))
         if not (equals and name.isidentifier() and re.fullmatch(_SIZE, size)):
             raise MemprofError(
-                f"--mesh {text} is no mesh: write the size of each axis, --mesh fsdp=4,tp=2, or a number of devices,"
+                f"--mesh {text} is not a mesh: write the size of each axis, --mesh fsdp=4,tp=2, or a number of devices,"
                 " --mesh 8"
             )
         if name in axes:
@@ -199,7 +201,7 @@ def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
         )
     if not _is_number(hosts) or num_devices % hosts:
         raise MemprofError(
-            f"hosts is {shown(hosts)}, but {num_devices} devices were to be shared out evenly: give a divisor of"
+            f"hosts is {shown(hosts)}, but {num_devices} devices must be divided evenly: give a divisor of"
             f" {num_devices}"
         )
     return Topology(num_devices=num_devices, num_hosts=hosts, axes={} if "" in axes else dict(axes))
@@ -208,7 +210,7 @@ def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
 def no_gpu(name: str) -> MemprofError:
     """Return the error for a target that cannot form a mesh."""
     return MemprofError(
-        f"a mesh of absent devices needs a GPU or a TPU, and '{name}' is neither: choose one of `memprof list targets`"
+        f"a mesh of absent devices needs a GPU or a TPU, but '{name}' is neither: choose one of `memprof list targets`"
     )
 
 

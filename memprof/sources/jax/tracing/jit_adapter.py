@@ -100,11 +100,11 @@ def sharding_mistake(error: ValueError) -> str | None:
     """
     message = str(error)
     if found := _NO_SUCH_AXIS.search(message):
-        return f"{found['spec']} names the axis {found['axis']}, and the axes of the mesh are {found['axes']}"
+        return f"{found['spec']} names the axis {found['axis']}, but the axes of the mesh are {found['axes']}"
     if found := _DOES_NOT_DIVIDE.search(message):
         return (
-            f"{found['spec']} divides dimension {found['dimension']} in {found['parts']} parts, which is"
-            f" {found['length']} long in an array of the shape {found['shape']}: pad it, or divide another dimension"
+            f"{found['spec']} divides dimension {found['dimension']} into {found['parts']} parts, but its length is "
+            f"{found['length']} in an array of shape {found['shape']}: pad it, or shard another dimension"
         )
     return None
 
@@ -497,7 +497,7 @@ def _trace_key() -> Any:
     return config.string_or_object_state(
         "memprof_differentiation",
         None,
-        "Set while memprof stands in for jax.vjp.",
+        "Set while memprof replaces jax.vjp.",
         include_in_jit_key=True,
         include_in_trace_context=True,
     )

@@ -96,8 +96,8 @@ def jit_step(spec: StepSpec) -> JittedStep:
         return _jit(step, donated, tuple(first + number % num_given for number in spec.static_argnums))
     if spec.donate_argnums or spec.static_argnums:
         raise MemprofError(
-            "the step is jitted already, so donate_argnums and static_argnums belong to its own jit:"
-            " leave them out here, or give the function without jit"
+            "the step is jitted already, so donate_argnums and static_argnums belong to that jit: leave them out "
+            "here, or give the function without jit"
         )
     if _is_of("equinox", fn) and _is_equinox(fn.__wrapped__):
         return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments, too
@@ -134,13 +134,13 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num
     structure = jax.tree.structure(traced.args_info)
     if structure.num_leaves == 0:
         raise WorkloadError(
-            "The step has no array among its arguments, so there is nothing that a device would hold for it: give it"
-            " its state and its batch as arguments"
+            "The step has no array among its arguments, so a device would hold no memory for it: pass the state and "
+            "the batch as arguments"
         )
     if len(traced.jaxpr.jaxpr.invars) != structure.num_leaves:
         raise WorkloadError(
-            "The step uses a traced value that another function has kept (a tracer leak); return such values instead of"
-            " storing them"
+            "The step uses a traced value that another function stored (a tracer leak); return such values instead "
+            "of storing them"
         )
     return TracedStep(
         traced=traced,
@@ -173,8 +173,8 @@ class _Observer:
         num_devices, devices = jit_adapter.named_devices(self._traced)
         if num_devices not in (1, self._num_devices) or (num_devices > 1 and not devices <= self._own_devices):
             raise MemprofError(
-                f"the step itself uses a mesh of {num_devices} devices that its arguments do not lie on: put their"
-                " shardings on that same mesh, or give the mesh that they lie on to what makes the step"
+                f"the step itself uses a mesh of {num_devices} devices that its arguments are not on: shard them "
+                "over the same mesh, or pass their mesh to the function that makes the step"
             )
         if devices - self._own_devices and not self.names_devices:
             self.names_devices = True
@@ -217,7 +217,7 @@ class _Observer:
             mistake = jit_adapter.sharding_mistake(error)
             if mistake is None or is_of_user_code(error):
                 raise
-            raise MemprofError(f"in_shardings or out_shardings of the step's jit do not fit: {mistake}") from error
+            raise MemprofError(f"in_shardings or out_shardings of the step's jit do not match: {mistake}") from error
         return self._traced
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -263,8 +263,8 @@ def is_array_like(leaf: Any) -> bool:
 def several_devices(what: str, num_devices: int) -> MemprofError:
     """Return the error for a step on several devices."""
     return MemprofError(
-        f"{what} over {num_devices} devices in a way that names no mesh: use a NamedSharding on a memprof.mesh of"
-        f" {num_devices} devices, or give the step without shardings, with the shapes that one device holds"
+        f"{what} over {num_devices} devices by a sharding without a mesh: use a NamedSharding on a memprof.mesh of "
+        f"{num_devices} devices, or give the step without shardings, with the shapes of one device"
     )
 
 
@@ -272,11 +272,11 @@ def _check_function(fn: Any) -> None:
     """Raise `MemprofError` for callables that cannot be traced as a step."""
     if isinstance(fn, (type, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
         what = f"the class {fn.__name__}" if isinstance(fn, type) else f"{type(fn).__name__.lower()} already"
-        raise MemprofError(f"the step is {what}, but a function was expected: the one that makes one training step")
+        raise MemprofError(f"the step is {what}, but a function was expected that makes one training step")
     if _is_jitted(fn) and not has_own(fn, "trace") and not _is_of("equinox", fn):
         raise MemprofError(
-            "the step is mapped over devices with jax.pmap, and memprof looks at the memory of one: give the function"
-            " that one device runs, with jax.jit or without"
+            "the step is mapped over devices with jax.pmap, but memprof profiles a single device: give the function "
+            "that one device runs, with or without jax.jit"
         )
 
 

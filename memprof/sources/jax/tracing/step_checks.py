@@ -63,7 +63,7 @@ def check_mapping(name: str, given: object, example: str, of: Callable[[object],
 def check_label(name: str, given: object) -> None:
     """Raise `MemprofError` if a label is empty or not a text."""
     if not isinstance(given, str) or not given.strip():
-        raise MemprofError(f"{name} is {shown(given)}, but a text was expected")
+        raise MemprofError(f"{name} is {shown(given)}, but a string was expected")
 
 
 def check_step(spec: Any) -> None:
@@ -75,8 +75,8 @@ def check_step(spec: Any) -> None:
     both = set(spec.donate_argnums) & set(spec.static_argnums)
     if both:
         raise MemprofError(
-            f"argument {min(both)} is in donate_argnums and in static_argnums, but what is static has no buffer to"
-            " donate: leave it out of one of them"
+            f"argument {min(both)} is in donate_argnums and in static_argnums, but a static argument has no buffer "
+            "to donate: leave it out of one of them"
         )
     check_mapping("roles", spec.roles, '{"state.params": "params"}', lambda value: isinstance(value, str))
     check_mapping("kwargs", spec.kwargs, '{"train": True}', lambda value: True)
@@ -89,4 +89,4 @@ def check_step(spec: Any) -> None:
     check_mapping("memory_kinds", spec.memory_kinds, '{"state": "pinned_host"}', lambda value: isinstance(value, str))
     check_label("workload", spec.workload)
     if not isinstance(spec.techniques, tuple) or not all(isinstance(each, str) for each in spec.techniques):
-        raise MemprofError(f"techniques is {shown(spec.techniques)}, but a tuple of texts was expected: ('bf16',)")
+        raise MemprofError(f"techniques is {shown(spec.techniques)}, but a tuple of strings was expected: ('bf16',)")

@@ -53,7 +53,7 @@ _MOST_TEXT = 200
 _PLAN = "_after_optimizations"  # part of the names of the dump's files to keep
 _END_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
-_GROWS_FOR_GOOD = 3
+_MIN_GROWTHS = 3
 _MOST_HOLDERS_LOOKED_FOR = 5
 
 
@@ -162,7 +162,7 @@ class Watcher:
             started = time.thread_time()
             found = live_arrays()
             self._pause = min(_LONGEST_PAUSE_SECONDS, max(1.1 * self._pause, 100 * (time.thread_time() - started)))
-            wanted = [kind for kind, times in growing.items() if times == _GROWS_FOR_GOOD]
+            wanted = [kind for kind, times in growing.items() if times == _MIN_GROWTHS]
             if wanted:
                 found = live_arrays(find_holders_of=wanted)
             with file.open("ab") as lines:
@@ -281,7 +281,9 @@ class Watcher:
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         free = shutil.disk_usage(folder).free
         if free < records.LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < records.LEAST_FREE_BYTES:
-            raise OSError(errno.ENOSPC, "no room for XLA's plan in the folder for temporary files", str(folder))
+            raise OSError(
+                errno.ENOSPC, "not enough space for XLA's plan in the folder for temporary files", str(folder)
+            )
         seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
         records.write(folder / records.COMPILE, seen)
         return seen, folder

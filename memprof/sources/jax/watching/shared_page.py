@@ -49,7 +49,7 @@ def make_page(folder: Path) -> None:
 def read_faults(folder: Path) -> list[str]:
     """Read the errors of the watcher, each as a line of text."""
     if not (folder / _FILE).exists():
-        return ["the script has deleted the folder for temporary files"]
+        return ["the script deleted the folder for temporary files"]
     return (folder / _FILE).read_bytes().partition(b"\0")[0].decode(errors="replace").splitlines()
 
 

@@ -40,10 +40,10 @@ def flags_in_force(current: str, initial: str, options: str) -> str:
         name, _, value = line.strip().partition(": ")
         values[name].append(value.strip('"'))
     flags = dict.fromkeys([*_split(current), *_split(initial)])
-    return " ".join(flag for flag in flags if _is_in_force(flag, values))
+    return " ".join(flag for flag in flags if _is_effective(flag, values))
 
 
-def _is_in_force(flag: str, values: Mapping[str, Sequence[str]]) -> bool:
+def _is_effective(flag: str, values: Mapping[str, Sequence[str]]) -> bool:
     name, _, asked = flag.lstrip("-").partition("=")
     found = values.get(name)
     if not found:

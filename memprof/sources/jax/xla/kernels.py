@@ -9,7 +9,7 @@ program around the kernel has the layouts of its operands. Rules observed with l
 - Scratch memory is stored in tiles of 8 x 128 elements, with fewer rows if it has fewer. It begins at a multiple of
   512 bytes.
 - An operand or a result that XLA keeps in VMEM as a whole needs no block.
-- SMEM is counted likewise, but an array of one dimension is not filled up to whole words, and scratch memory that the
+- SMEM is counted likewise, but an array of one dimension is not padded to whole words, and scratch memory that the
   body does not use counts. Scalar prefetch operands lie in it as a whole.
 - A semaphore takes 4 bytes of a memory of its own (`sflag`): 2 KiB on v4 to v6e, 16 KiB on tpu7x.
 - The compiler adds temporaries of its own while it generates code, which no plan tells. They are in its report of a

@@ -206,11 +206,11 @@ def read_plan(
     plans = list(folder.glob(f"*{_PLAN}"))
     if not plans:
         raise MemprofError(
-            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size"
-            " (`ulimit -f`), or the step's code have removed that folder"
+            f"XLA could not write its program to {folder}: the disk may be full, file sizes limited (`ulimit -f`), "
+            "or the folder removed by the step's code"
         )
     if len(plans) != 1:
-        raise InternalError(f"XLA wrote {len(plans)} optimized programs where one was expected")
+        raise InternalError(f"XLA wrote {len(plans)} optimized programs instead of one")
     return Plan(
         hlo_proto=plans[0].read_bytes(),
         memory_report=b"".join(path.read_bytes() for path in folder.glob(f"*{_MEMORY_REPORT}")),
@@ -251,8 +251,8 @@ def decode_plan(plan: Plan, platform: str) -> Decoded:
     """
     data = plan.hlo_proto
     cut_short = MemprofError(
-        f"XLA's dump of the program is cut short after {len(data):,} bytes: the disk may be full, or files be limited"
-        " in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+        f"XLA's dump of the program is cut short after {len(data):,} bytes: the disk may be full, or file sizes "
+        "limited (`ulimit -f`); free some space, or set TMPDIR to another folder"
     )
     try:
         proto = parse_proto(data)

@@ -154,14 +154,16 @@ class PlanCache:
     def why_unused(self) -> str:
         """Return why the cache is unused; empty if plans can at least be read from it."""
         if not self.folder.is_absolute():
-            return "there is no home folder"
+            return "no home folder exists"
         if not self.limit_bytes:
             return f"{SIZE_VARIABLE} is 0"
         existing = self._existing()
         if existing == self.folder:
-            return "" if self.is_own() else "others can write to the folder, or it is another user's, or none"
+            return (
+                "" if self.is_own() else "the folder is writable by others, belongs to another user, or is not a folder"
+            )
         if not existing.is_dir():
-            return f"{existing} is no folder"
+            return f"{existing} is not a folder"
         return "" if _is_writable(existing) else f"{existing} cannot be written to"
 
     def is_read_only(self) -> bool:
@@ -294,7 +296,7 @@ def _folder_of_user() -> Path:
     if not named:
         from platformdirs import user_cache_path
 
-        return user_cache_path("memprof")  # not absolute if there is no home folder
+        return user_cache_path("memprof")  # not absolute if no home folder exists
     if not Path(named).is_absolute():  # the user's code may change the working folder
         raise MemprofError(f"{FOLDER_VARIABLE} is {named!r}, but the absolute path of a folder was expected")
     return Path(named)
@@ -307,4 +309,4 @@ def _limit_bytes() -> int:
     try:
         return parse_bytes(text)
     except MemprofError as error:
-        raise MemprofError(f"{SIZE_VARIABLE} is not the size of a cache: {error}; 0 turns it off") from error
+        raise MemprofError(f"{SIZE_VARIABLE} is not the size of a cache: {error}; 0 disables it") from error

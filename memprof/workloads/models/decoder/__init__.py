@@ -67,11 +67,11 @@ def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) ->
 def check(config: DecoderConfig, train_config: TrainConfig) -> None:
     """Raise `MemprofError` for techniques that do not apply to a decoder."""
     if train_config.data_parallel not in ("none", "batch"):
-        raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
+        raise MemprofError("zero1 and zero2 shard optimizer state, which decoder does not have: use dp.")
     if train_config.cache_paged:
         if train_config.data_parallel != "none":
             raise MemprofError(
-                "paged-kv has one pool of pages for all sequences, which dp would divide: leave out either."
+                "paged-kv keeps the pages of all sequences in one pool, which dp would shard: leave one of them out."
             )
         num_needed = config.pages_per_sequence(train_config)
         if config.pool_pages(train_config) < num_needed:
@@ -80,10 +80,11 @@ def check(config: DecoderConfig, train_config: TrainConfig) -> None:
                 f" {num_needed} pages of page_size = {config.page_size}."
             )
     elif config.num_pages is not None:
-        raise MemprofError("num_pages is of a paged cache: add -t paged-kv.")
+        raise MemprofError("num_pages applies only to a paged cache: add -t paged-kv.")
     if train_config.cache_window and config.chunk(train_config) is not None:
         raise MemprofError(
-            "A chunk of a prefill would overwrite what its own tokens attend to in a window: leave out either."
+            "In a window, a prefill chunk would overwrite positions that its own tokens attend to: leave one of them "
+            "out."
         )
 
 

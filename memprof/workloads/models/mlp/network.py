@@ -61,7 +61,7 @@ def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
 def labelled_points(
     rng: np.random.Generator, num_points: int, num_features: int, num_classes: int
 ) -> dict[str, np.ndarray]:
-    """Return points in float32 `(points, features)`, each labelled with the largest of its first features."""
+    """Return points in float32 `(points, features)`, each labelled with its largests first features."""
     inputs = rng.standard_normal((num_points, num_features), dtype=np.float32)
     return {"inputs": inputs, "labels": np.argmax(inputs[:, :num_classes], axis=1).astype(np.int32)}
 

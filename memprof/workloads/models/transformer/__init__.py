@@ -126,8 +126,8 @@ def check(config: TransformerConfig, train_config: TrainConfig) -> None:
     """Raise `MemprofError` for heads that cannot be pruned one by one."""
     if train_config.structurally_pruned_fraction and config.kv_heads != config.num_heads:
         raise MemprofError(
-            f"prune-structured removes heads, and here groups of them share keys and values: set num_kv_heads to"
-            f" num_heads = {config.num_heads}, or leave it out."
+            "prune-structured removes heads, but groups of heads share keys and values here: set num_kv_heads to "
+            f"num_heads = {config.num_heads}, or leave it out."
         )
 
 

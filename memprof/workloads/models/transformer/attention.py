@@ -136,8 +136,8 @@ def require_cudnn() -> None:
     """Raise `MemprofError` if JAX finds no cuDNN."""
     if cudnn_version() is None:
         raise MemprofError(
-            "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
-            " it out."
+            "Technique 'flash' needs the cuDNN library, which JAX cannot find: install nvidia-cudnn-cu13, or leave "
+            "'flash' out."
         )
 
 

@@ -284,5 +284,5 @@ def test_the_scalar_computation_of_a_reduction_is_not_seen_through() -> None:
 def test_a_shape_that_does_not_fit_is_an_error() -> None:
     step, x, y = _step()
     step.op("got", "get-tuple-element", tuple_of(V, V), [step.tuple(x, y)])
-    with pytest.raises(InternalError, match=r"what got \(get-tuple-element\) passes on has another shape"):
+    with pytest.raises(InternalError, match=r"the operand of got \(get-tuple-element\) has another shape"):
         Same(step)

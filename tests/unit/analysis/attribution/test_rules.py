@@ -77,7 +77,7 @@ def _() -> Step:
     return step
 
 
-@shows("constants", "mask", Category.CONSTANTS, "depends on no argument")
+@shows("constants", "mask", Category.CONSTANTS, "does not depend on any argument")
 def _() -> Step:
     step, _, _, x = _start()
     mask = step.op("mask", "iota", V, [], FORWARD)
@@ -85,7 +85,7 @@ def _() -> Step:
     return step
 
 
-@shows("param_copies", "w16", Category.PARAM_COPIES, "depends on parameters alone")
+@shows("param_copies", "w16", Category.PARAM_COPIES, "depends only on parameters")
 def _() -> Step:
     step, w, _, x = _start()
     w16 = step.op("w16", "convert", array("bf16", 4), [w], FORWARD)
@@ -97,7 +97,7 @@ def _() -> Step:
     "gathered_params",
     "whole",
     Category.GATHERED_PARAMS,
-    "depends on parameters alone, of which other devices have sent a part",
+    "depends only on parameters, partly gathered from other devices",
 )
 def _() -> Step:
     step, w, _, x = _start()

@@ -92,7 +92,7 @@ def test_an_empty_trace_is_left_out() -> None:
 def test_a_trace_of_an_unknown_buffer_is_an_error(place: int) -> None:
     proto = _step().proto()
     proto.buffer_assignment.heap_simulator_traces[0].events[place].buffer_id = 99
-    with pytest.raises(InternalError, match="buffer 99, which no allocation holds"):
+    with pytest.raises(InternalError, match="buffer 99, which is in no allocation"):
         _decode(proto)
 
 

@@ -137,7 +137,7 @@ def test_a_body_that_calls_another_number_than_its_like_is_refused(by_first: int
         proto.hlo_module.computations[-1].instructions[2].called_computation_ids.extend([77] * num_calls)
     _add_body(proto.hlo_module, 77)
     proto.hlo_module.entry_computation_id = 77
-    with pytest.raises(InternalError, match=r"add\.80 calls another number of computations"):
+    with pytest.raises(InternalError, match=r"add\.80 calls a different number of computations"):
         program_of(proto)
 
 

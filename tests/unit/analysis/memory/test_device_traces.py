@@ -81,7 +81,7 @@ def test_what_lies_in_the_memory_of_collectives_belongs_to_them_where_nothing_el
     assert found["gathered"].category is Category.COLLECTIVES
     assert found["b"].category is Category.FORWARD_TEMPS
     other = {buffer.name: buffer for buffer in analyze(_capture(7, opcode="pad")).temp_buffers}["gathered"]
-    assert (other.category, other.evidence) == (Category.COLLECTIVES, "in memory that is taken for collectives")
+    assert (other.category, other.evidence) == (Category.COLLECTIVES, "in memory reserved for collectives")
 
 
 def test_the_compilers_peak_of_the_higher_kind_is_still_compared() -> None:

@@ -72,7 +72,7 @@ def test_of_a_program_compiled_elsewhere_the_footprint_without_the_limit_is_unkn
     assert report.verdict == judge(report.pieces, CARD, report.pool)
     assert pressure_sentence(report.pressure) == (
         "XLA recomputes 1 value (537 MFLOP) to get under 8.00 MiB, 80% of the card; the footprint without that limit"
-        " is unknown, since the program was not compiled without it"
+        " is unknown, because the program was not compiled without it"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_capture_file_keeps_both_plans(tmp_path: Path) -> None:
 def test_another_plan_without_a_limit_is_damage_to_the_file(tmp_path: Path) -> None:
     capture = read_capture(write_capture(pressed("first.remat"), tmp_path / "step.memprof"))
     other = plan("first.remat3").hlo_proto
-    with pytest.raises(MemprofError, match=r"step\.memprof is damaged.*the replay of the heap traces comes to another"):
+    with pytest.raises(MemprofError, match=r"step\.memprof is damaged.*replaying the heap traces gives another"):
         analyze(replace(capture, proto_without_limit=other))
     with pytest.raises(MemprofError, match="cannot be read"):
         analyze(replace(capture, proto_without_limit=b"\xff"))

@@ -163,7 +163,7 @@ def test_a_step_that_fits_by_its_sum_and_not_by_its_pieces_says_so() -> None:
     # State, two batches and the temp block are 30.5 GiB, 76.25% of the card.
     assert (verdict.answer, verdict.mem_fraction, verdict.short_bytes) == (WITH, 0.77, GIB // 2)
     assert "fits JAX's pool of 30.0 GiB" in verdict.sentence
-    assert "by its sum, but not piece by piece" in verdict.sentence
+    assert "in total, but not block by block" in verdict.sentence
     # The driver maps pages, so that there is no largest piece.
     assert judge(pieces, card, PoolSettings(allocator=Allocator.VMM)).answer is FITS
 

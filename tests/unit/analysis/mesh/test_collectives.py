@@ -127,11 +127,11 @@ def test_groups_are_read_however_xla_writes_them(message: Any, groups: Any) -> N
     ],
 )
 def test_impossible_groups_are_damage(message: Any) -> None:
-    with pytest.raises(InternalError, match="a collective is of impossible groups of devices"):
+    with pytest.raises(InternalError, match="a collective has impossible device groups"):
         device_groups(message)
     message.mesh_groups = b"\xff"
     message.iota_groups = b""
-    with pytest.raises(InternalError, match="a collective is of impossible groups of devices"):
+    with pytest.raises(InternalError, match="a collective has impossible device groups"):
         device_groups(message)
 
 
@@ -279,7 +279,7 @@ def test_messages_of_the_partitioner_name_the_operation_that_they_are_about() ->
     older = full.format(verb="was not able to", how="without doing it", colon=":", op="jit(step)/gone/add")
     capture = replace(step.capture(), partitioner_messages=(known, known, older, "Something else. " + "x" * 1000))
     first, second, third = analyze(capture).partitioner_notes
-    text = "XLA makes all of an array on each device, to go from sharding {devices=[2,1]<=[2]} to {replicated}"
+    text = "XLA materializes a whole array on each device to change sharding from {devices=[2,1]<=[2]} to {replicated}"
     assert first == PartitionerNote(
         text=f"{text} (involuntary full rematerialization)",
         op="jit(step)/layer_0/add",

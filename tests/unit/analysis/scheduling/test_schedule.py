@@ -140,7 +140,7 @@ def test_what_waits_at_a_barrier_that_xla_has_removed_is_known_from_the_traced_s
 
 
 def test_a_name_that_nothing_has_is_refused_in_one_sentence() -> None:
-    with pytest.raises(MemprofError, match=r"nothing that is live at the peak of .* is called 'nothing'"):
+    with pytest.raises(MemprofError, match=r"no buffer at the peak of .* is called 'nothing'"):
         analyze_peak(deferred().capture(), "nothing")
 
 

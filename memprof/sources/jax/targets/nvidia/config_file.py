@@ -28,7 +28,7 @@ def read_file(name: str, topology: Topology) -> Target:
     )
     if not (memory and major and "gpu_device_info" in config):
         raise MemprofError(
-            f"{path} is no GPU target: a text proto with gpu_device_info, its device_memory_size and"
+            f"{path} is not a GPU target: a text proto with gpu_device_info, its device_memory_size and"
             " cuda_compute_capability was expected (XLA writes one, *.gpu_target_config.pbtxt, when it dumps a program)"
         )
     description = re.search(r'device_description_str:\s*"([^"]*)"', config)

@@ -92,8 +92,9 @@ class Tpu:
         num_hosts = topology.num_slices * (prod(chips) // prod(host_bounds(chips)))
         if topology.num_hosts not in (1, num_hosts):
             raise MemprofError(
-                f"{topology.num_devices} devices of {self.name} are on {num_hosts} host{'' if num_hosts == 1 else 's'},"
-                f" and {topology.num_hosts} were asked for: leave out the hosts, which follow from the topology"
+                f"{topology.num_devices} devices of {self.name} are on {num_hosts} "
+                f"host{'' if num_hosts == 1 else 's'}, but {topology.num_hosts} were given: leave out the hosts, "
+                "which follow from the topology"
             )
         return Target(
             name=self.name,
@@ -144,8 +145,8 @@ def chips_of(tpu: Tpu, topology: Topology) -> tuple[int, ...]:
         return _checked(tpu, topology.chips, per_slice)
     if per_slice % tpu.cores and per_slice > 1:
         raise MemprofError(
-            f"a chip of {tpu.name} has {tpu.cores} devices, and {per_slice} are no whole number of chips: ask for a"
-            " multiple"
+            f"a chip of {tpu.name} has {tpu.cores} devices, but {per_slice} are not a whole number of chips: give a "
+            "multiple"
         )
     num_chips = max(per_slice // tpu.cores, 1)
     return _most_even(num_chips, tpu.dimensions)
@@ -156,14 +157,14 @@ def _checked(tpu: Tpu, chips: tuple[int, ...], per_slice: int) -> tuple[int, ...
     if len(chips) != tpu.dimensions:
         example = "x".join(["2"] * tpu.dimensions)
         raise MemprofError(
-            f"a slice of {tpu.name} has {tpu.dimensions} dimensions, and --topology {text} has {len(chips)}: write it"
-            f" as {example}"
+            f"a slice of {tpu.name} has {tpu.dimensions} dimensions, but --topology {text} has {len(chips)}: write "
+            f"it as {example}"
         )
     num_devices = prod(chips) * tpu.cores
     if per_slice not in (1, num_devices):
         raise MemprofError(
-            f"--topology {text} of {tpu.name} has {num_devices} devices, and the mesh has {per_slice} per slice: make"
-            " both the same"
+            f"--topology {text} of {tpu.name} has {num_devices} devices, but the mesh has {per_slice} per slice: "
+            "make both equal"
         )
     return chips
 
