@@ -64,7 +64,7 @@ class Measurement:
 def compiled(num_layers: int, overrides: tuple[str, ...]) -> Capture:
     subject = find_subject("transformer", preset="gpt2", overrides=[f"num_layers={num_layers}", *overrides])
     task = subject.task("", target=resolve(TARGET), settings=CompileSettings(use_cache=False))
-    return compile_in_child(task, progress=lambda stage: None)
+    return compile_in_child(task, progress=lambda stage: None).capture
 
 
 def measure(label: str, capture: Capture) -> Measurement:

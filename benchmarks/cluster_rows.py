@@ -108,8 +108,8 @@ def measure(num_rows: int, folder: Path) -> dict[str, Any]:
         started, used = time.perf_counter(), os.times()
         for result in compile_all(rows, num_jobs=num_jobs, progress=lambda label, stage: None):
             finished_at.append(round(time.perf_counter() - started, 1))
-            if result.capture is not None:
-                captures.append(result.capture)
+            if result.fresh is not None:
+                captures.append(result.fresh.capture)
             else:
                 sentence = str(result.error)
                 (refused if "could not be compiled for" in sentence else lost)[result.task.label] = sentence

@@ -75,7 +75,9 @@ def main() -> None:
 def footprints(case: Case) -> dict[Combination, int]:
     """The footprint of every combination, all of them compiled."""
     subject = find_subject(case.workload, preset="tiny", overrides=case.overrides)
-    plain = analyze(compile_in_child(subject.task("", target=resolve(case.target)), progress=lambda stage: None))
+    plain = analyze(
+        compile_in_child(subject.task("", target=resolve(case.target)), progress=lambda stage: None).capture
+    )
     ladder = find_ladder(
         subject,
         plain,
@@ -94,8 +96,8 @@ def _compile(subject: Subject, target: str, labels: list[str]) -> dict[str, int]
     tasks = [subject.task(label, target=resolve(target), label=label) for label in labels]
     sizes = {}
     for result in compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None):
-        assert result.capture is not None, result.error
-        sizes[result.task.label] = analyze(result.capture).footprint_bytes
+        assert result.fresh is not None, result.error
+        sizes[result.task.label] = analyze(result.fresh.capture, result.fresh.decoded).footprint_bytes
     return sizes
 
 

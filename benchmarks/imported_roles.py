@@ -101,7 +101,7 @@ def captures() -> Iterator[tuple[str, Callable[[], Capture]]]:
 def _make(what: str, preset: str | None, overrides: tuple[str, ...], technique: str, target: str) -> Any:
     def make() -> Capture:
         subject = find_subject(what, preset=preset, overrides=overrides)
-        return compile_in_child(subject.task(technique, target=resolve(target)), progress=lambda stage: None)
+        return compile_in_child(subject.task(technique, target=resolve(target)), progress=lambda stage: None).capture
 
     return make
 

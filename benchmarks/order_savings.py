@@ -110,9 +110,9 @@ def compile_transformer(techniques: str) -> Report:
     settings = CompileSettings(complete=False, use_cache=True, timeout_seconds=None, cluster=None)
     task = subject.task(techniques, target=target, label=techniques, settings=settings)
     (result,) = compile_all([task], num_jobs=1, progress=lambda label, stage: None)
-    if result.capture is None:
+    if result.fresh is None:
         raise result.error or AssertionError(techniques)
-    return analyze(result.capture)
+    return analyze(result.fresh.capture, result.fresh.decoded)
 
 
 def row(step: str, as_it_is: Report, followed: Report) -> Row:

@@ -26,7 +26,7 @@ from memprof.analysis.records.report import Report
 from memprof.sources.jax.processes.launch import default_num_jobs
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.xla.portable_program import CompileSettings
-from memprof.studies.side_by_side import Rows, compile_rows
+from memprof.studies.side_by_side import Rows, SideBySide, compile_rows
 from memprof.studies.subject import TEACHING_ROWS, find_subject
 
 TARGET = "h100-80gb"
@@ -49,12 +49,12 @@ class Measurement:
 def measure(what: str, *, num_jobs: int, complete: bool = False) -> tuple[Measurement, Sequence[Report]]:
     started = time.perf_counter()
     tasks, _ = ROWS.tasks(resolve(TARGET), settings=CompileSettings(complete=complete))
-    reports, failures = compile_rows(
-        tasks, num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
-    )
+    compared = SideBySide([task.label for task in tasks])
+    compile_rows(tasks, compared, num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None)
     wall_seconds = time.perf_counter() - started
-    if failures:
-        sys.exit("\n".join(f"{failure.label}: {failure.reason}" for failure in failures))
+    if compared.failures:
+        sys.exit("\n".join(f"{failure.label}: {failure.reason}" for failure in compared.failures))
+    reports = compared.reports
     compile_seconds = sum(report.timings.compile_seconds for report in reports)
     print(f"{what:<24} {num_jobs:>4} {wall_seconds:>9.1f} {compile_seconds:>12.1f}", flush=True)
     return Measurement(

@@ -46,7 +46,7 @@ from memprof.sources.jax.processes.launch import compile_in_child
 from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.targets.nvidia.catalogue import gpus
 from memprof.sources.jax.targets.resolve import resolve
-from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan
+from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan, with_plan
 from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.workloads import registry
 from memprof.workloads.build import build_step, plan
@@ -155,7 +155,7 @@ def at_the_stop(program: Program) -> Row:
 
         def compile_to_the_end() -> None:
             compiled = compile_step(spec, target, dump_folder=dump_folder, progress=lambda stage: None)
-            finished.append(compiled.capture)
+            finished.append(with_plan(compiled.planned).capture)
 
         before = set(threading.enumerate())
         compile_to_plan(compile_to_the_end, dump_folder)
@@ -173,7 +173,7 @@ def at_the_stop(program: Program) -> Row:
         program,
         (plan.hlo_proto, capture.hlo_proto),
         same_totals=_same_totals(
-            plan_totals(decode_plan(plan, target.platform)[1], platform=target.platform), capture.compiler
+            plan_totals(decode_plan(plan, target.platform).table, platform=target.platform), capture.compiler
         ),
         capture=capture,
         seconds=(stopped - started, ended - started),
@@ -194,7 +194,7 @@ def without_autotuning(program: Program) -> Row:
         started = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             compiled = compile_step(changed, target, dump_folder=Path(folder), progress=lambda stage: None)
-        captures.append(compiled.capture)
+        captures.append(with_plan(compiled.planned).capture)
         seconds.append(time.process_time() - started)
     return _of_both(program, captures, seconds)
 
@@ -213,7 +213,7 @@ def with_option(program: Program, option: Mapping[str, str]) -> Row:
             workload=program.workload, preset=program.preset, overrides=program.overrides, techniques=techniques
         )
         task = Task(recipe=chosen.recipe, target=target, settings=CompileSettings(use_cache=False))
-        captures.append(compile_in_child(task, progress=lambda stage: None))
+        captures.append(compile_in_child(task, progress=lambda stage: None).capture)
     return _of_both(program, captures, [capture.timings.compile_seconds for capture in captures])
 
 

@@ -64,10 +64,10 @@ class Published:
             label=self.name,
         )
         (result,) = compile_all([task], num_jobs=1, progress=lambda label, stage: print(label, stage, file=sys.stderr))
-        if result.capture is None:
+        if result.fresh is None:
             assert result.error is not None
             raise result.error
-        return analyze(result.capture).unpressed
+        return analyze(result.fresh.capture, result.fresh.decoded).unpressed
 
 
 def _opt(

@@ -18,7 +18,7 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.sources.jax.processes.launch import default_num_jobs
 from memprof.sources.jax.targets.resolve import resolve
-from memprof.studies.side_by_side import Rows, compile_rows
+from memprof.studies.side_by_side import Rows, SideBySide, compile_rows
 from memprof.studies.subject import find_subject
 
 
@@ -117,16 +117,19 @@ def main() -> int:
         subject=find_subject(table.workload, preset=table.preset),
         techniques=tuple(row.techniques for row in table.rows),
     )
-    reports, failures = compile_rows(
-        rows.tasks(resolve(table.target))[0],
+    tasks, _ = rows.tasks(resolve(table.target))
+    compared = SideBySide([task.label for task in tasks])
+    compile_rows(
+        tasks,
+        compared,
         num_jobs=arguments.jobs or default_num_jobs(),
         progress=lambda label, stage: print(f"{label}: {stage}", file=sys.stderr),
         keep=lambda capture: None,
     )
-    print(_markdown(table, {report.label.removeprefix(f"{table.workload} "): report for report in reports}))
-    for failure in failures:
+    print(_markdown(table, {report.label.removeprefix(f"{table.workload} "): report for report in compared.reports}))
+    for failure in compared.failures:
         print(f"{failure.label} failed: {failure.reason}", file=sys.stderr)
-    return 1 if failures else 0
+    return 1 if compared.failures else 0
 
 
 def _markdown(table: PublishedTable, reports: dict[str, Report]) -> str:

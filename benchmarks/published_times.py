@@ -135,10 +135,10 @@ def _bound(row: PublishedTime) -> tuple[float, float, float, float]:
     (result,) = compile_all(
         [task], num_jobs=1, progress=lambda label, stage: print(f"{label}: {stage}", file=sys.stderr)
     )
-    if result.capture is None:
+    if result.fresh is None:
         assert result.error is not None
         raise result.error
-    found = analyze(result.capture).roofline
+    found = analyze(result.fresh.capture, result.fresh.decoded).roofline
     assert found is not None, row.name
     return found.at_least_seconds, found.compute_share, found.memory_share, found.communication_share
 

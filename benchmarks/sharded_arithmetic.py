@@ -129,7 +129,9 @@ def _measured(target: str, num_devices: int, label: str, company: str = "") -> R
     task = subject.task(label + company, target=resolve_asked(target, mesh=str(num_devices)))
     spec = task.recipe.build(task.target)
     settings = CompileSettings(complete=True, use_cache=False)
-    capture = capture_of(spec, target_of_step(spec, task.target), progress=lambda stage: None, settings=settings)
+    capture = capture_of(
+        spec, target_of_step(spec, task.target), progress=lambda stage: None, settings=settings
+    ).capture
     report = analyze(capture)
     expected = expected_bytes(report, label)
     return Row(

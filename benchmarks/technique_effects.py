@@ -17,7 +17,7 @@ from pathlib import Path
 from memprof.analysis.records.report import Report
 from memprof.sources.jax.processes.launch import default_num_jobs
 from memprof.sources.jax.targets.resolve import resolve
-from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
+from memprof.studies.side_by_side import Rows, SideBySide, compile_rows, set_side_by_side
 from memprof.studies.subject import find_subject
 from memprof.workloads.registry import techniques
 from memprof.workloads.technique import Technique
@@ -65,13 +65,16 @@ def main() -> None:
     wanted = dict.fromkeys(row for technique in of_one_device for row in with_and_without(technique))
     subject = find_subject(WORKLOAD, preset=PRESET, overrides=OVERRIDES)
     rows = Rows(subject=subject, techniques=tuple(wanted))
-    found, failures = compile_rows(
-        rows.tasks(resolve(TARGET))[0],
+    tasks, _ = rows.tasks(resolve(TARGET))
+    compared = SideBySide([task.label for task in tasks])
+    compile_rows(
+        tasks,
+        compared,
         num_jobs=default_num_jobs(),
         progress=lambda row, stage: print(f"{row}: {stage}", flush=True),
         keep=lambda capture: None,
     )
-    reports = {report.label.removeprefix(f"{WORKLOAD} "): report for report in found}
+    reports = {report.label.removeprefix(f"{WORKLOAD} "): report for report in compared.reports}
     effects = [effect(technique, reports) for technique in of_one_device]
     result = {
         "command": "python -m benchmarks.technique_effects",
@@ -79,9 +82,9 @@ def main() -> None:
         "preset": PRESET,
         "overrides": list(OVERRIDES),
         "target": TARGET,
-        "toolchain": asdict(found[0].toolchain),
+        "toolchain": asdict(compared.reports[0].toolchain),
         "effects": [each for each in effects if each is not None],
-        "failures": [asdict(failure) for failure in failures],
+        "failures": [asdict(failure) for failure in compared.failures],
     }
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

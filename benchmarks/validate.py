@@ -135,7 +135,7 @@ class Row:
 def run_on_device(configuration: Configuration, target: str) -> Capture | str:
     """The capture of a run, or the reason why there is none."""
     try:
-        return compile_in_child(configuration.task(target, num_steps=NUM_STEPS), progress=lambda stage: None)
+        return compile_in_child(configuration.task(target, num_steps=NUM_STEPS), progress=lambda stage: None).capture
     except MemprofError as error:
         return str(error)
 
@@ -147,7 +147,11 @@ def predict(
     tasks = [each.task(target) for each in configurations]
     of_label = {each.label: each for each in configurations}
     for result in compile_all(tasks, num_jobs=num_jobs, progress=lambda label, stage: None):
-        footprint = str(result.error) if result.capture is None else analyze(result.capture).footprint_bytes
+        footprint = (
+            str(result.error)
+            if result.fresh is None
+            else analyze(result.fresh.capture, result.fresh.decoded).footprint_bytes
+        )
         yield of_label[result.task.label], footprint
 
 

@@ -28,13 +28,14 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
-    from memprof.analysis.records.in_chunks import InChunks
+    from memprof.analysis.records.rewrites import FusedAttention, InChunks, NarrowSums, Unrolled
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
     from memprof.planning import apply, plan
+    from memprof.sources.jax.checkpointing.unrolled import in_layers
     from memprof.sources.jax.targets.mesh import mesh
     from memprof.sources.jax.tracing.step import Feed, StepSpec
     from memprof.sources.torch.step_spec import TorchStepSpec
@@ -46,20 +47,24 @@ _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
     "Feed": "memprof.sources.jax.tracing.step",
-    "InChunks": "memprof.analysis.records.in_chunks",
+    "FusedAttention": "memprof.analysis.records.rewrites",
+    "InChunks": "memprof.analysis.records.rewrites",
     "MemprofError": "memprof.errors",
+    "NarrowSums": "memprof.analysis.records.rewrites",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
     "ServingSpec": "memprof.workloads.user.serving_spec",
     "StepSpec": "memprof.sources.jax.tracing.step",
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
+    "Unrolled": "memprof.analysis.records.rewrites",
     "WorkloadError": "memprof.errors",
     "advise": "memprof.api",
     "apply": "memprof.planning",
     "compare": "memprof.api",
     "explain_oom": "memprof.out_of_memory",
     "fits": "memprof.api",
+    "in_layers": "memprof.sources.jax.checkpointing.unrolled",
     "largest": "memprof.batching",
     "load": "memprof.api",
     "measure": "memprof.measuring",
@@ -78,14 +83,17 @@ __all__ = [
     "Category",
     "Comparison",
     "Feed",
+    "FusedAttention",
     "InChunks",
     "MemprofError",
+    "NarrowSums",
     "Profile",
     "Role",
     "ServingSpec",
     "StepSpec",
     "TorchStepSpec",
     "TrainSpec",
+    "Unrolled",
     "WorkloadError",
     "__version__",
     "advise",
@@ -93,6 +101,7 @@ __all__ = [
     "compare",
     "explain_oom",
     "fits",
+    "in_layers",
     "largest",
     "load",
     "measure",

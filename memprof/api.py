@@ -385,14 +385,14 @@ def profile_spec(
         settings = CompileSettings(complete=complete)
         chosen = target_of_step(spec, asked)
         with stages_shown(spec.workload) as progress:
-            capture = capture_of(spec, chosen, progress=progress, settings=settings)
+            fresh = capture_of(spec, chosen, progress=progress, settings=settings)
             progress("analysing")
-            report = analyze(capture, pool=judged_by)
+            report = analyze(fresh.capture, fresh.decoded, pool=judged_by)
     except Exception as error:  # the user's own error propagates, with a remedy if memprof knows one
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")
         raise
-    return Profile(capture, report)
+    return Profile(fresh.capture, report)
 
 
 def advise(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
-from memprof.analysis.records.in_chunks import InChunks
+from memprof.analysis.records.rewrites import Donation, FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
 from memprof.sources.jax.own_attributes import own
@@ -29,7 +29,7 @@ def plan(
     *args: Any,
     memory: int | str | None = None,
     with_curve: bool = False,
-    allow: str = "",
+    allow: str = "donate",
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -45,8 +45,8 @@ def plan(
         args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         memory: the largest allowed footprint, in bytes or as a text ("30GiB"); None: JAX's memory pool on the target.
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
-        allow: changes to try before checkpoints, separated by commas: "donate,chunked-loss,chunked-attention", or some
-            of these.
+        allow: changes to try before checkpoints, separated by commas: "donate", "chunked-loss", "fused-attention",
+            "chunked-attention"; or "none".
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -76,21 +76,22 @@ def plan(
         )
 
 
-def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that changes a step: by a plan, by a checkpoint policy around its layers, or in chunks.
 
     Args:
-        plan: a plan, one of `jax.checkpoint_policies`, or `memprof.InChunks(loss=8)`.
+        plan: a plan, one of `jax.checkpoint_policies`, or another way to compute parts of the step, such as
+            `memprof.InChunks(loss=8)`.
 
     Returns:
-        A function from a step to the changed step, which is jitted if the step was. Donation is not applied: pass it to
-        `jax.jit` (see `plan.code`).
+        A function from a step to the changed step, which is jitted if the step was. A step without jit donates
+        nothing: pass what to donate to its `jax.jit` (see `plan.code`).
 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
-    if isinstance(plan, InChunks):
-        return lambda step: _in_chunks(step, plan)
+    if isinstance(plan, Rewrite):
+        return lambda step: _rewritten(step, plan)
     if not callable(plan) and plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
@@ -100,15 +101,30 @@ def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Cal
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
         from memprof.sources.jax.checkpointing.apply import with_checkpointed_blocks
 
-        if not callable(plan) and plan.chunks is not None:
-            step = _in_chunks(step, plan.chunks)
+        for rewrite in () if callable(plan) else plan.rewrites:
+            step = _rewritten(step, rewrite)
         return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
 
     return changed
 
 
-def _in_chunks(step: Callable[..., Any], chunks: InChunks) -> Callable[..., Any]:
+def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
+    from memprof.sources.jax.checkpointing.accumulators import narrow_sums
     from memprof.sources.jax.checkpointing.apply import traced_within
+    from memprof.sources.jax.checkpointing.attentions import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
+    from memprof.sources.jax.checkpointing.unrolled import unrolled
+    from memprof.sources.jax.tracing import jit_adapter
 
-    return traced_within(step, lambda: chunked(chunks))
+    match rewrite:
+        case Donation():
+            is_jitted = hasattr(step, "lower")
+            return jit_adapter.jitted_with_donation(step, rewrite.positions) if is_jitted else step
+        case InChunks():
+            return traced_within(step, lambda: chunked(rewrite))
+        case FusedAttention():
+            return traced_within(step, lambda: fused(rewrite))
+        case NarrowSums():
+            return narrow_sums(step)
+        case Unrolled():
+            return unrolled(step)

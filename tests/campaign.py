@@ -271,7 +271,7 @@ def _reader_of_texts(folder: Path) -> Callable[[bytes], str]:
 def _import(dump: Path) -> str:
     (found,) = programs_in([dump])
     sizes_of(found)
-    return _consistent(analyze(import_program(found, roles={}, target=None)), "json")
+    return _consistent(analyze(import_program(found, roles={}, target=None).capture), "json")
 
 
 def _consistent(report: Report, format_name: str) -> str:

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from hlo import Step
 from hlo_nodes import f32
 from measurements import CPU_RUN
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
@@ -26,6 +28,7 @@ from memprof.profiler_cli import command_line, trace
 from memprof.profiler_cli import fit as fit_verb
 from memprof.sources.capture_file import read_capture
 from memprof.sources.jax.processes import launch
+from memprof.sources.jax.processes.child_process import Children
 from memprof.sources.jax.processes.task import Task, encoded_task
 from memprof.sources.jax.running.xprof_log import write_compiled_session
 from memprof.studies import side_by_side
@@ -84,7 +87,8 @@ class Commands:
         monkeypatch.setattr(typer.main, "get_command", _built)
         for module in (launch, value):
             monkeypatch.setattr(module, "compile_in_child", self._compile)
-        monkeypatch.setattr(launch, "_cluster_of", lambda tasks: nullcontext())
+        planner: Any = SimpleNamespace(start=lambda task, progress: partial(self._compile, task), children=Children())
+        monkeypatch.setattr(launch, "_planner_of", lambda tasks: nullcontext(planner))
         monkeypatch.setattr(launch, "num_at_a_time", lambda settings, target: launch.default_num_jobs())
         monkeypatch.setattr(launch, "trace_in_child", self._trace)
         monkeypatch.setattr(techniques, "recomputed_in_child", lambda task, **_: [0] * len(task.recipes))
@@ -126,23 +130,26 @@ class Commands:
                     path.write_bytes(content)
         return ended
 
-    def _compile(self, task: Task, **_: Any) -> Capture:
+    def _compile(self, task: Task, **_: Any) -> FreshCapture:
         self._asked.append(encoded_task(task).decode())
         recipe = task.recipe
         assert isinstance(recipe, BuiltInStep | UserStep)
         techniques = "+".join(each.label for each in recipe.techniques)
         fields: Mapping[str, Any] = dict(recipe.overrides) if isinstance(recipe, UserStep) else _changed(recipe)
         batch_size = int(fields.get("batch_size", 32)) * int(fields.get("hidden_size", 32)) // 32
-        return made_capture(
+        capture = made_capture(
             batch_size=batch_size // {"": 1, "baseline": 1, "bf16": 2}.get(techniques, 4),
             techniques=tuple(techniques.split("+")) if techniques else (),
         )
+        return FreshCapture(capture=capture)
 
-    def _trace(self, task: Task, *, write_session: Callable[[Capture, Path], Path], **_: Any) -> tuple[Capture, Path]:
-        capture = self._compile(task)
+    def _trace(
+        self, task: Task, *, write_session: Callable[[Capture, Path], Path], **_: Any
+    ) -> tuple[FreshCapture, Path]:
+        fresh = self._compile(task)
         with tempfile.TemporaryDirectory() as folder:  # for a trace: the program alone
-            write_compiled_session(capture, Path(folder), name="trace")
-            return capture, write_session(replace(capture, measured=CPU_RUN), Path(folder))
+            write_compiled_session(fresh.capture, Path(folder), name="trace")
+            return fresh, write_session(replace(fresh.capture, measured=CPU_RUN), Path(folder))
 
     def _compile_all(self, tasks: Any, *, num_jobs: int, progress: Callable[[str, str], None]) -> Any:
         self._asked.append(f"{num_jobs} at a time")

@@ -157,9 +157,7 @@ def _passes(tests: Sequence[TestFile]) -> bool:
     return code in _PASSED
 
 
-def _in_fork(
-    files: Sequence[str], *, package: Path | None, timeout: float | None
-) -> tuple[int, frozenset[_Line], str]:
+def _in_fork(files: Sequence[str], *, package: Path | None, timeout: float | None) -> tuple[int, frozenset[_Line], str]:
     """Run test files in a fork of this process.
 
     Args:

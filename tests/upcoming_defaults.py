@@ -34,6 +34,7 @@ from memprof.reports.json.report import report_json
 from memprof.sources.jax.compile import compile_step
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla.plan import with_plan
 from memprof.workloads.build import build_step
 
 _ANNOUNCEMENTS = ("will be enabled by default in future versions", "exist only briefly, while we transition users")
@@ -110,7 +111,8 @@ def compiled(make: Callable[[], StepSpec], switches: Sequence[str]) -> Compiled 
             raise
         except Exception:  # of JAX: whatever it lacks under a switch
             return None
-        return Compiled(facts=_facts(done.capture), instructions=_instructions(done.capture))
+        capture = with_plan(done.planned).capture
+        return Compiled(facts=_facts(capture), instructions=_instructions(capture))
 
 
 def outcome(plain: Compiled | None, changed: Compiled | None) -> Outcome:

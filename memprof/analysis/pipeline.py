@@ -25,8 +25,7 @@ from memprof.analysis.attribution.program_facts import op_costs, program_facts
 from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.engines import analyze_engine
-from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.decoded import no_garbage_collection, take_decoded
+from memprof.analysis.hlo.decoded import Decoded, decode_capture, no_garbage_collection
 from memprof.analysis.hlo.liveness import replay
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
@@ -56,10 +55,13 @@ from memprof.errors import InternalError, MemprofError, as_damage
 _MOST_REASONS = 1000  # the largest buffers; `analyze_peak` says it of any
 
 
-def analyze(capture: Capture, *, pool: PoolSettings | None = None, with_order: bool = True) -> Report:
+def analyze(
+    capture: Capture, decoded: Decoded | None = None, *, pool: PoolSettings | None = None, with_order: bool = True
+) -> Report:
     """Account for every byte of the captured step's device memory.
 
     Args:
+        decoded: the capture's program, if its compile has just decoded it.
         pool: the settings of JAX's allocator for the verdict; None: those in the capture.
         with_order: whether to analyse the order of the operations, for `Report.schedule` and `Report.reasons`; that
             takes about 25% more time.
@@ -75,7 +77,8 @@ def analyze(capture: Capture, *, pool: PoolSettings | None = None, with_order: b
     with _reading(capture):
         if capture.trace is not None:
             return analyze_trace(capture)
-        return _report(_with_pool(capture, pool), _look_into(capture), started, with_order=with_order)
+        parts = _look_into(capture, decoded or decode_capture(capture))
+        return _report(_with_pool(capture, pool), parts, started, with_order=with_order)
 
 
 def analyze_peak(
@@ -97,7 +100,7 @@ def analyze_peak(
     if capture.trace is not None:
         raise MemprofError(f"{capture.label} is a trace: why a buffer is live can be told of compiled programs only")
     with _reading(capture):
-        parts = _look_into(capture)
+        parts = _look_into(capture, decode_capture(capture))
         report = _report(_with_pool(capture, pool), parts, started, with_order=True)
         named = buffers_named(report.buffers, name)
         if not named:
@@ -125,8 +128,7 @@ def _reading(capture: Capture) -> Iterator[None]:
 class _Parts:
     """A program with its buffer assignment and the facts derived from both."""
 
-    program: Program
-    table: BufferTable
+    decoded: Decoded
     modules: ModulePaths
     values: Values
     patterns: Patterns
@@ -140,9 +142,8 @@ class _Parts:
         return self.peak.why(self.values, self.sources, buffers)
 
 
-def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = None) -> _Parts:
-    """Args: decoded: the capture's program; None: it is decoded now, unless its compile has just done so."""
-    program, table = decoded or take_decoded(capture.hlo_proto, capture.target.platform)
+def _look_into(capture: Capture, decoded: Decoded) -> _Parts:
+    program, table = decoded.program, decoded.table
     check_shapes(capture, program, table)
     params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
     modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
@@ -155,8 +156,7 @@ def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = N
     memory = account_memory(table, on_device, values, order, Attribution(program, sources, patterns))
     check_totals(capture, table, traces, memory)
     return _Parts(
-        program=program,
-        table=table,
+        decoded=decoded,
         modules=modules,
         values=values,
         patterns=patterns,
@@ -168,13 +168,13 @@ def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = N
 
 
 def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool) -> Report:
-    program, table, values, memory = parts.program, parts.table, parts.values, parts.memory
+    program, table, values, memory = parts.decoded.program, parts.decoded.table, parts.values, parts.memory
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes
     forward_flops = _forward_flops(capture.flops_by_scope, values)
     pieces, pressed_pieces = pieces_of(table, capture.arguments), None
     assert pieces.footprint_bytes == memory.footprint_bytes
-    pressure, without_limit = _find_pressure(capture, program, with_order=with_order)
+    pressure, without_limit = _find_pressure(capture, parts.decoded, with_order=with_order)
     if without_limit is not None:
         pieces, pressed_pieces = without_limit.pieces, pieces
     return Report(
@@ -243,25 +243,22 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
     )
 
 
-def _find_pressure(capture: Capture, program: Program, *, with_order: bool) -> tuple[Pressure | None, Report | None]:
+def _find_pressure(capture: Capture, decoded: Decoded, *, with_order: bool) -> tuple[Pressure | None, Report | None]:
     """Return what XLA recomputes on its own, and the report of the plan without that, if one exists."""
-    if not capture.proto_without_limit:
-        return find_pressure(program, capture.target, None), None
-    started = time.perf_counter()
-    other, table = take_decoded(capture.proto_without_limit, capture.target.platform)
-    pressure = find_pressure(program, capture.target, other)
-    if pressure is None:
-        return None, None
+    other, started = decoded.without_limit, time.perf_counter()
+    pressure = find_pressure(decoded.program, capture.target, None if other is None else other.program)
+    if pressure is None or other is None:
+        return pressure, None
     unlimited = replace(
         capture,
         hlo_proto=capture.proto_without_limit,
         proto_without_limit=b"",
-        compiler=plan_totals(table, platform=capture.target.platform),
+        compiler=plan_totals(other.table, platform=capture.target.platform),
         measured=None,
         replay=capture.replay_without_limit,
         replay_without_limit=None,
     )
-    report = _report(unlimited, _look_into(unlimited, (other, table)), started, with_order=with_order)
+    report = _report(unlimited, _look_into(unlimited, other), started, with_order=with_order)
     return replace(pressure, footprint_without_limit_bytes=report.footprint_bytes), report
 
 

@@ -43,8 +43,7 @@ def advise(
     *,
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
-    target: options.Target = None,
-    mesh: options.Mesh = None,
+    device: options.TargetOptions,
     pool: options.Pool = None,
     output: options.ReportFile = None,
     force: options.HiddenForce = False,
@@ -66,7 +65,6 @@ def advise(
     from memprof.reports.json.answers import advice_list_json
     from memprof.reports.views.advice import advice_document
     from memprof.sources.capture_file import read_capture
-    from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.sources.jax.xla.portable_program import TO_THE_PLAN
     from memprof.studies.advice.known import known_advice
 
@@ -75,7 +73,7 @@ def advise(
     judged_by = options.chosen_pool(pool)
     if what is not None and _names_step(what):
         report, advice = compiled_advice(
-            step.subject(what, arguments), "+".join(technique), resolve_asked(target, mesh=mesh), TO_THE_PLAN, judged_by
+            step.subject(what, arguments), "+".join(technique), device.resolved(), TO_THE_PLAN, judged_by
         )
     else:
         report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)

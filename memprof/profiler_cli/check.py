@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,6 @@ from memprof.profiler_cli.console import ExitCode, say, stages
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 from memprof.profiler_cli.traced_step import tracing
-
-if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture
-
 
 _What = Annotated[
     str,
@@ -79,6 +75,7 @@ def check(
     memprof check train.py:step --against base.json --fail-on footprint:+2%
     memprof check train.py:step_spec --against baseline.json --update
     """
+    from memprof.analysis.hlo.decoded import FreshCapture
     from memprof.reports.json.answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.sources.capture_file import read_capture
@@ -96,9 +93,9 @@ def check(
         asked, mesh=compiling.mesh, hosts=compiling.hosts, chips=compiling.topology, slices=compiling.slices
     )
 
-    def capture_now() -> Capture:
+    def capture_now() -> FreshCapture:
         if is_capture(what):
-            return read_capture(Path(what))
+            return FreshCapture(capture=read_capture(Path(what)))
         if make is not None:
             with stages(f"check {what}") as stage:
                 return make(progress=stage)
@@ -111,9 +108,9 @@ def check(
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
         check_replaceable(against, force=force)
-        capture = capture_now()
+        fresh = capture_now()
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
-        update_baseline(capture, against)
+        update_baseline(fresh.capture, against, fresh.decoded)
         say(f"baseline written to {against}")
         return
     limits = limits_of(
@@ -126,7 +123,8 @@ def check(
     )
     if aim is None and limits.baseline is not None and not is_capture(what):
         aim = target_of(limits.baseline)
-    result = check_capture(capture_now(), limits)
+    fresh = capture_now()
+    result = check_capture(fresh.capture, limits, fresh.decoded)
     print_document(check_document(result, top=show.options.top), check_json(result), show)
     if not result.passed:
         raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -120,7 +120,7 @@ def compare(
     from memprof.sources.jax.processes.launch import num_at_a_time
     from memprof.studies.engine import build_rows, of_model
     from memprof.studies.export import as_inference
-    from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
+    from memprof.studies.side_by_side import Rows, SideBySide, compile_rows, set_side_by_side, techniques_label
     from memprof.studies.subject import request_digest
     from memprof.workloads.user.reference import is_reference
 
@@ -183,20 +183,23 @@ def compare(
         with_source=source,
         is_of_it=lambda capture: capture.request in requests,
     ) as kept:
-        with row_stages([*(task.label for task in tasks), *(build.label for build in builds)]) as progress:
-            reports, failures = compile_rows(
-                tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by
-            )
-            engines, unbuilt = build_rows(builds, progress=progress, keep=kept.keep)
-        reports += engines
-        failures += unbuilt
+        labels = [*(task.label for task in tasks), *(build.label for build in builds)]
+        table = SideBySide(
+            [*labels, *(capture.label for capture in traced)],
+            reference=reference,
+            sums_only=show.format.compares_sums,
+        )
+        with row_stages(labels) as progress:
+            compile_rows(tasks, table, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by)
+            build_rows(builds, table, progress=progress, keep=kept.keep)
         _keep_all(traced, kept)
         again = f"memprof compare {as_argument(kept.folder or Path())}"
-        if reports:  # the first of them, for a folder has an order of its own
-            again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
+        if table.reports:  # the first of them, for a folder has an order of its own
+            again += f" --reference {shlex.quote(reference or techniques_label(table.reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    reports += map(analyze, traced)
-    print_comparison(set_side_by_side(reports, [*refused, *failures], reference=reference), show)
+    for capture in traced:
+        table.add(analyze(capture))
+    print_comparison(table.comparison(refused), show)
 
 
 def _builds(subject: Subject, rows: list[str], compiling: options.CompileOptions) -> list[EngineBuild]:

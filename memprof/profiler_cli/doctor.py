@@ -40,7 +40,7 @@ def _try_compile(target: Target, is_complete: bool) -> Finding:
     settings = CompileSettings(complete=is_complete)
     task = find_subject("mlp", preset="tiny").task("", target=target, settings=settings)
     try:
-        capture = compile_in_child(task, progress=lambda _: None)
+        capture = compile_in_child(task, progress=lambda _: None).capture
     except WorkloadError as error:
         return Finding(what=what, ok=False, found="\n".join([str(error), *error.details.splitlines()[-1:]]))
     except MemprofError as error:

@@ -101,10 +101,11 @@ def _programs(paths: list[Path], pool: PoolSettings | None) -> list[Report]:
     from memprof.sources.dumps.importing import import_program
 
     files = [file for path in paths for file in (_captures_in(path) or [path])]
-    captures = [read_capture(file) for file in files if is_capture(str(file))]
-    dumps = [file for file in files if not is_capture(str(file))]
-    captures += [import_program(found, roles={}, target=None) for found in programs_in(dumps)]
-    return [analyze(capture, pool=pool) for capture in captures]
+    reports = [analyze(read_capture(file), pool=pool) for file in files if is_capture(str(file))]
+    for found in programs_in([file for file in files if not is_capture(str(file))]):
+        fresh = import_program(found, roles={}, target=None)
+        reports.append(analyze(fresh.capture, fresh.decoded, pool=pool))
+    return reports
 
 
 def _captures_in(folder: Path) -> list[Path]:

@@ -153,8 +153,11 @@ def import_programs(
         chosen = _chosen([each for each, _ in found], program, largest)
         if file is not None and len(chosen) > 1:
             raise MemprofError(f"{file} holds a single capture, and {len(chosen)} programs are captured: name a folder")
-        captures = [import_program(each, roles=roles, target=aim) for each in chosen]
-        reports = [analyze(capture) for capture in captures]
+        captures, reports = [], []
+        for each in chosen:
+            fresh = import_program(each, roles=roles, target=aim)
+            captures.append(fresh.capture)
+            reports.append(analyze(fresh.capture, fresh.decoded))
     if len(found) > 1:
         write(lower(imported_document(_as_rows(found)), show.options))
     written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]

@@ -186,7 +186,7 @@ ROWS = (
     Row(
         commands=("advise",),
         where=lambda values: values["what"] is None or is_capture(values["what"]),
-        options=("arguments", "preset", "overrides", "technique", "role", "phase", "target", "mesh"),
+        options=tuple(each for each in _COMPILED if each not in ("timeout", "complete", "cache", "cluster")),
         why="is for a step that is compiled; a capture is looked at as it is",
     ),
     Row(

@@ -287,8 +287,8 @@ class StepOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompileOptions:
-    """The device that a step is compiled for, and how the compile is done."""
+class TargetOptions:
+    """The device or devices that a step is compiled for."""
 
     target: Target = None
     mesh: Mesh = None
@@ -302,6 +302,24 @@ class CompileOptions:
     slices: Annotated[
         int | None, typer.Option("--slices", min=1, max=MOST, hidden=True, help="The number of TPU slices of the mesh.")
     ] = None
+
+    def resolved(self, *, runs: bool = False) -> DeviceTarget | None:
+        """The target and mesh that were asked for; None: the default.
+
+        Raises:
+            MemprofError: see `resolve_asked`.
+        """
+        from memprof.sources.jax.targets.resolve import resolve_asked
+
+        return resolve_asked(
+            self.target, runs=runs, mesh=self.mesh, hosts=self.hosts, chips=self.topology, slices=self.slices
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions(TargetOptions):
+    """The device that a step is compiled for, and how the compile is done."""
+
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -336,18 +354,6 @@ class CompileOptions:
 
         return CompileSettings(
             complete=self.complete, use_cache=self.cache, timeout_seconds=self.timeout, cluster=self.cluster
-        )
-
-    def resolved(self, *, runs: bool = False) -> DeviceTarget | None:
-        """The target and mesh that were asked for; None: the default.
-
-        Raises:
-            MemprofError: see `resolve_asked`.
-        """
-        from memprof.sources.jax.targets.resolve import resolve_asked
-
-        return resolve_asked(
-            self.target, runs=runs, mesh=self.mesh, hosts=self.hosts, chips=self.topology, slices=self.slices
         )
 
 

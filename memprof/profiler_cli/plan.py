@@ -14,6 +14,7 @@ from memprof.profiler_cli.console import ExitCode, stages, write
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
+    from memprof.analysis.records.capture import Target
     from memprof.studies.plan.allowed import Allowed
     from memprof.studies.plan.plan import CheckpointPlan
     from memprof.studies.subject import Subject
@@ -29,11 +30,12 @@ _WithCurve = Annotated[
     typer.Option("--curve", help="Compile choices for further budgets too, and JAX's built-in policies."),
 ]
 _Allow = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--allow",
         metavar="CHANGES",
-        help="Changes to try before checkpoints, with commas: donate, chunked-loss, chunked-attention.",
+        help="To try before checkpoints, with commas: donate (the default), chunked-loss, fused-attention,"
+        " chunked-attention; or none.",
     ),
 ]
 _Techniques = Annotated[
@@ -59,10 +61,10 @@ def plan(
     *,
     memory: _Memory = None,
     with_curve: _WithCurve = False,
-    allow: _Allow = "",
+    allow: _Allow = None,
     technique: _Techniques = [],  # noqa: B006
     step: options.StepOptions,
-    target: options.Target = None,
+    device: options.TargetOptions,
     output: _Output = None,
     force: options.Force = False,
     shown: options.ShownOptions,
@@ -89,8 +91,8 @@ def plan(
         check_writable(output, overwrite=force)
     budget_bytes = None if memory is None else parse_bytes(memory)
     found = _found(
-        step.subject(workload, arguments), "+".join(technique), target, budget_bytes,
-        with_curve=with_curve, allowed=parse_allowed(allow),
+        step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
+        with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow),
     )  # fmt: skip
     print_document(plan_document(found), plan_json(found), show)
     if found.code and shown.format is None:
@@ -105,11 +107,11 @@ def plan(
 def _found(
     subject: Subject,
     techniques: str,
-    target: str | None,
+    target: Target | None,
     budget_bytes: int | None,
     *,
     with_curve: bool,
-    allowed: tuple[Allowed, ...],
+    allowed: tuple[Allowed, ...] | None,
 ) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
     from memprof.errors import MemprofError
@@ -117,16 +119,19 @@ def _found(
     from memprof.sources.jax.own_attributes import own
     from memprof.sources.jax.targets.choose import spare_devices
     from memprof.sources.jax.targets.mesh import target_of_step
-    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.studies.plan.allowed import Allowed
     from memprof.studies.plan.search import plan_step
     from memprof.workloads.train_step import Trainer
 
-    task = subject.task(techniques, target=resolve_asked(target))
+    task = subject.task(techniques, target=target)
     with stages(f"plan {subject.label}") as stage, contextlib.redirect_stdout(sys.stderr):
         stage("importing")
         spare_devices(task.target)
         spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
-        if allowed and (subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)):
+        takes_techniques = subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)
+        if allowed is None:
+            allowed = () if takes_techniques else (Allowed.DONATE,)
+        if allowed and takes_techniques:
             raise MemprofError(
                 "--allow changes a step of your own; give a model's techniques with -t: -t donate+chunked-loss=8"
             )

@@ -21,6 +21,7 @@ from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another
 from memprof.profiler_cli.traced_step import tracing
 
 if TYPE_CHECKING:
+    from memprof.analysis.hlo.decoded import FreshCapture
     from memprof.analysis.records.capture import Capture
     from memprof.studies.subject import Subject
 
@@ -106,7 +107,7 @@ def run(
     )
     techniques = "+".join(technique)
     judged_by = options.chosen_pool(pool)
-    make: Callable[..., Capture]
+    make: Callable[..., FreshCapture]
     if framework is options.FrameworkName.TORCH:
         label, make = workload, tracing(workload, step, techniques, arguments, compiling.target)
     else:
@@ -126,14 +127,16 @@ def run(
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
     with stages(f"{label} {techniques}".rstrip()) as stage:
-        capture = make(progress=stage)
+        fresh = make(progress=stage)
+        capture = fresh.capture
         if is_told_by_another(capture):
             return
         if not source:
             capture = without_source(capture)
         path, not_written = _written(capture, output, force=force) if save else (None, None)
         stage("analysing")
-        report = analyze(capture, pool=judged_by)
+        report = analyze(capture, fresh.decoded, pool=judged_by)
+        del fresh  # the decoded program takes much memory
     if verify and report.measured is not None and report.measured.num_processes > 1:
         raise MemprofError(
             f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"
@@ -149,7 +152,7 @@ def run(
     end_if_out_of_memory(report)
 
 
-def _engine(subject: Subject, techniques: str, compiling: options.CompileOptions) -> Callable[..., Capture]:
+def _engine(subject: Subject, techniques: str, compiling: options.CompileOptions) -> Callable[..., FreshCapture]:
     """What builds the engine of a step."""
     from memprof.studies.engine import EngineBuild, engine_target
 

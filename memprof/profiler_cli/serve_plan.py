@@ -74,10 +74,10 @@ def serve_plan(
         found = {}
         with row_stages(names) as progress:
             for result in compile_all(tasks, num_jobs=num_at_a_time(settings, target), progress=progress):
-                if result.capture is None:
+                if result.fresh is None:
                     assert result.error is not None
                     raise result.error
-                found[result.task.label] = analyze(result.capture, pool=judged_by)
+                found[result.task.label] = analyze(result.fresh.capture, result.fresh.decoded, pool=judged_by)
                 progress(result.task.label, "done")
         return [found[name] for name in names]
 

@@ -73,20 +73,20 @@ def trace(
     check_log_folder(log_folder)
     with stages(f"{subject.label} {'+'.join(technique)}".rstrip()) as stage:
         if runs:
-            capture, session = trace_in_child(
+            fresh, session = trace_in_child(
                 task,
                 write_session=lambda capture, traced: write_traced_session(
                     capture, traced, log_folder, name=stem(capture)
                 ),
                 progress=stage,
             )
-            if is_told_by_another(capture):
+            if is_told_by_another(fresh.capture):
                 return
         else:
-            capture = compile_in_child(task, progress=stage)
-            session = write_compiled_session(capture, log_folder, name=stem(capture))
+            fresh = compile_in_child(task, progress=stage)
+            session = write_compiled_session(fresh.capture, log_folder, name=stem(fresh.capture))
         stage("analysing")
-        report = analyze(capture)
+        report = analyze(fresh.capture, fresh.decoded)
     print_report(report, show)
     end_if_out_of_memory(report)
     say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(log_folder)}")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from memprof.profiler_cli import options
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture
+    from memprof.analysis.hlo.decoded import FreshCapture
 
 
 def tracing(
     workload: str, step: options.StepOptions, techniques: str, arguments: list[str], target: str | None
-) -> Callable[..., Capture]:
+) -> Callable[..., FreshCapture]:
     """Check all choices; returns the function that traces the step, called with `progress`.
 
     Raises:

@@ -220,7 +220,7 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     from memprof.studies.watch.reading import capture_of
 
     largest = [program.largest for program in job.programs if program.largest.footprint_bytes is not None]
-    return [capture_of(each, work) for each in largest[:keep]]
+    return [capture_of(each, work).capture for each in largest[:keep]]
 
 
 def _report(job: Job, work: Path, pool: PoolSettings | None) -> Report | None:
@@ -230,7 +230,8 @@ def _report(job: Job, work: Path, pool: PoolSettings | None) -> Report | None:
 
     if not job.programs or job.programs[0].largest.footprint_bytes is None:
         return None
-    return analyze(capture_of(job.programs[0].largest, work), pool=pool)
+    fresh = capture_of(job.programs[0].largest, work)
+    return analyze(fresh.capture, fresh.decoded, pool=pool)
 
 
 def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSettings | None) -> Explanation | None:
@@ -242,7 +243,7 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSe
 
     if job.ending is None or not job.ending.is_out_of_memory:
         return None
-    of_jax = [capture_of(each, work) for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
+    of_jax = [capture_of(each, work).capture for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
     return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 

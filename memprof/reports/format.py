@@ -39,6 +39,7 @@ class Format:
         render_diff: renders the changes from one report to another.
         is_file: whether the output is for other programs and unreadable on a terminal.
         is_picture: whether the output shows only the main charts, and therefore omits some numbers.
+        compares_sums: whether a comparison shows only sums of each report (`Report.sums`).
         lower: renders any other document; None for a format that shows no documents.
     """
 
@@ -51,6 +52,7 @@ class Format:
     lower: Callable[[Document, RenderOptions], str | bytes] | None = None
     is_file: bool = False
     is_picture: bool = False
+    compares_sums: bool = False
 
 
 def document_format(
@@ -91,6 +93,7 @@ def document_format(
         lower=lower,
         is_file=is_file,
         is_picture=is_picture,
+        compares_sums=True,
     )
 
 

@@ -12,11 +12,11 @@ from itertools import product
 from pathlib import Path
 
 from memprof.analysis.comparison import FailedRow
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.launch import exported_in_child
 from memprof.sources.jax.processes.task import plain
@@ -27,6 +27,7 @@ from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
+from memprof.studies.side_by_side import SideBySide
 from memprof.studies.subject import Subject, is_model_file
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.overrides import split_override
@@ -114,7 +115,7 @@ class EngineBuild:
             )
         self._maxima()
 
-    def capture(self, *, progress: Callable[[str], None]) -> Capture:
+    def capture(self, *, progress: Callable[[str], None]) -> FreshCapture:
         """Build it.
 
         Raises:
@@ -125,7 +126,7 @@ class EngineBuild:
         capture = self._of_file(progress) if is_model_file(self.subject.name) else self._of_step(progress)
         label = self.label or " ".join(filter(None, (capture.workload, self.techniques)))
         techniques = (*capture.techniques, *of_engine(self.techniques))
-        return replace(capture, label=label, techniques=techniques, request=self.digest)
+        return FreshCapture(capture=replace(capture, label=label, techniques=techniques, request=self.digest))
 
     def _of_file(self, progress: Callable[[str], None]) -> Capture:
         maxima = self._maxima()
@@ -228,30 +229,29 @@ class EngineBuild:
 
 
 def build_rows(
-    builds: Sequence[EngineBuild], *, progress: Callable[[str, str], None], keep: Callable[[Capture], None]
-) -> tuple[list[Report], list[FailedRow]]:
+    builds: Sequence[EngineBuild],
+    table: SideBySide,
+    *,
+    progress: Callable[[str, str], None],
+    keep: Callable[[Capture], None],
+) -> None:
     """Build and analyse engines, one after another, because the builder uses all processors.
 
     Args:
+        table: gets the rows.
         progress: called with a row's label and its stage.
         keep: called with each capture.
-
-    Returns:
-        The reports, and the rows that failed.
     """
-    reports: list[Report] = []
-    failures: list[FailedRow] = []
     for build in builds:
         try:
-            capture = build.capture(progress=partial(progress, build.label))
+            capture = build.capture(progress=partial(progress, build.label)).capture
         except MemprofError as error:
-            failures.append(FailedRow(label=build.label, reason=str(error)))
+            table.fail(FailedRow(label=build.label, reason=str(error)))
             progress(build.label, "failed")
             continue
         keep(capture)
-        reports.append(analyze(capture))
+        table.add(analyze(capture))
         progress(build.label, "done")
-    return reports, failures
 
 
 def _tools(version: str) -> Toolchain:

@@ -67,68 +67,129 @@ class Rows:
             raise _no_row(reference, map(self.label, self.techniques))
 
 
+class SideBySide:
+    """The rows of a comparison, collected as they are done.
+
+        table = SideBySide([task.label for task in tasks], sums_only=True)
+        compile_rows(tasks, table, ...)
+        table.comparison()
+
+    With `sums_only`, a row is judged as soon as the reference row is known, and then keeps only its sums
+    (`Report.sums`), so hundreds of rows take little memory.
+    """
+
+    def __init__(self, order: Sequence[str], *, reference: str | None = None, sums_only: bool = False) -> None:
+        """Collect rows.
+
+        Args:
+            order: the labels of all rows, in the order of the comparison.
+            reference: the label of the reference row, or only its techniques; None means the first row.
+            sums_only: whether only sums are shown of each row.
+        """
+        self.failures: list[FailedRow] = []
+        self._order = {label: position for position, label in enumerate(order)}
+        self._reference = reference
+        self._sums_only = sums_only
+        self._reports: list[Report] = []
+        self._verdicts: dict[str, tuple[Verdict, ...]] = {}
+
+    @property
+    def reports(self) -> list[Report]:
+        """The finished rows in their order."""
+        return sorted(self._reports, key=lambda report: self._order[report.label])
+
+    def add(self, report: Report) -> None:
+        """Add a finished row."""
+        self._reports.append(report)
+        self._reduce()
+
+    def fail(self, failure: FailedRow) -> None:
+        """Add a row without a report."""
+        self.failures.append(failure)
+        self._reduce()
+
+    def comparison(self, refused: Sequence[FailedRow] = ()) -> ReportComparison:
+        """Compare the rows with the reference.
+
+        Args:
+            refused: failed rows that are not among those in the order; they come first.
+
+        Raises:
+            MemprofError: no row has the reference's label.
+            WorkloadError: there is no row to compare with.
+        """
+        reports, failures = (
+            self.reports,
+            [*refused, *sorted(self.failures, key=lambda row: self._order.get(row.label, -1))],
+        )
+        if not reports:
+            if len({failure.reason for failure in failures}) == 1:
+                raise WorkloadError(f"every row failed: {failures[0].reason}")
+            reasons = "\n".join(failure_reasons(failures))
+            raise WorkloadError("every row failed, so there is nothing to compare", details=reasons)
+        baseline = _reference(reports, failures, self._reference)
+        verdicts = {row.label: _judge(row, baseline) for row in reports if row.label not in self._verdicts}
+        return compare(reports, baseline=baseline.label, verdicts={**self._verdicts, **verdicts}, failures=failures)
+
+    def _reduce(self) -> None:
+        """Judge the rows if the reference is known, and keep only their sums."""
+        reference = self._known_reference() if self._sums_only else None
+        if reference is None:
+            return
+        for number, report in enumerate(self._reports):
+            if report is not reference and report.label not in self._verdicts:
+                self._verdicts[report.label] = _judge(report, reference)
+                self._reports[number] = report.sums()
+
+    def _known_reference(self) -> Report | None:
+        if self._reference is not None:
+            return next(
+                (each for each in self._reports if self._reference in (each.label, techniques_label(each))), None
+            )
+        failed = {failure.label for failure in self.failures}
+        first = next((label for label in self._order if label not in failed), None)
+        return next((report for report in self._reports if report.label == first), None)
+
+
 def compile_rows(
     tasks: Sequence[Task],
+    table: SideBySide,
     *,
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
     pool: PoolSettings | None = None,
-) -> tuple[list[Report], list[FailedRow]]:
+) -> None:
     """Compile and analyse all rows.
 
     Args:
         tasks: see `Rows.tasks`.
+        table: gets the rows.
         num_jobs: largest number of rows to compile at a time.
         progress: called with a row's label and its stage; the last stage is `done` or `failed`.
         keep: called with each capture as soon as it exists, so that no finished row is lost.
         pool: the settings of JAX's allocator to judge by; None means those of each capture.
-
-    Returns:
-        The reports in the order of the rows, and the rows that failed.
     """
-    reports: dict[str, Report] = {}
-    failures: dict[str, FailedRow] = {}
     for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
         label = result.task.label
-        if result.capture is None:
-            failures[label] = FailedRow(label=label, reason=_reason(result.error))
-        else:
-            capture = replace(result.capture, label=label, request=request_digest(result.task))
-            keep(capture)
-            reports[label] = analyze(capture, pool=pool, with_order=False)
-        progress(label, "done" if label in reports else "failed")
-    order = [task.label for task in tasks]
-    return (
-        [reports[label] for label in order if label in reports],
-        [failures[label] for label in order if label in failures],
-    )
+        if result.fresh is None:
+            table.fail(FailedRow(label=label, reason=_reason(result.error)))
+            progress(label, "failed")
+            continue
+        capture = replace(result.fresh.capture, label=label, request=request_digest(result.task))
+        keep(capture)
+        table.add(analyze(capture, result.fresh.decoded, pool=pool, with_order=False))
+        progress(label, "done")
 
 
 def set_side_by_side(
     reports: Sequence[Report], failures: Sequence[FailedRow] = (), *, reference: str | None = None
 ) -> ReportComparison:
-    """Compare reports with one of them.
-
-    Args:
-        reference: the label of the reference row, or only its techniques; None means the first row.
-
-    Raises:
-        MemprofError: no row has that label.
-        WorkloadError: there is no row to compare with.
-    """
-    if not reports:
-        if len({failure.reason for failure in failures}) == 1:
-            raise WorkloadError(f"every row failed: {failures[0].reason}")
-        reasons = "\n".join(failure_reasons(failures))
-        raise WorkloadError("every row failed, so there is nothing to compare", details=reasons)
-    baseline = _reference(reports, failures, reference)
-    return compare(
-        reports,
-        baseline=baseline.label,
-        verdicts={report.label: _judge(report, baseline) for report in reports},
-        failures=failures,
-    )
+    """Compare reports with one of them (see `SideBySide`)."""
+    table = SideBySide([report.label for report in reports], reference=reference)
+    for report in reports:
+        table.add(report)
+    return table.comparison(failures)
 
 
 def techniques_label(report: Report) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.jax.processes.task import plain
@@ -88,7 +89,7 @@ class TorchTrace:
         """Raise `MemprofError` for mistakes that are found before tracing."""
         self._maker()
 
-    def capture(self, *, progress: Callable[[str], None]) -> Capture:
+    def capture(self, *, progress: Callable[[str], None]) -> FreshCapture:
         """Trace it.
 
         Raises:
@@ -96,7 +97,7 @@ class TorchTrace:
         """
         make_spec = self._maker()
         progress("tracing")
-        return replace(capture_of_step(make_spec, self.target), request=self.digest)
+        return FreshCapture(capture=replace(capture_of_step(make_spec, self.target), request=self.digest))
 
     def _maker(self) -> StepMaker:
         subject = self.subject

@@ -25,6 +25,8 @@ STEP_NAMES = {
     "step": "the function that is jitted",
     "params": "the parameters",
     "opt_state": "the state of the optimizer",
+    "loss": "the function of the parameters and the batch that is differentiated",
+    "learning_rate": "the learning rate",
     "optimizer": "the transformation of optax",
     "gradients": "the gradients, before the update",
     "batch": "the batch",
@@ -133,10 +135,11 @@ def means_to(intent: Intent) -> Means:
     """Return the means to follow an intent."""
     found = _means()[intent.aim]
     means = found if isinstance(found, Means) else found(intent)
-    return replace(means, code=_with_imports(means.code))
+    return replace(means, code=with_imports(means.code))
 
 
-def _with_imports(code: str) -> str:
+def with_imports(code: str) -> str:
+    """Return code with the imports that it needs before it."""
     names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     return "\n".join([*(line for name, line in _IMPORTS.items() if name in names), code])
 

@@ -63,13 +63,13 @@ class HowTo:
 
     Attributes:
         sentence: instruction to the user.
-        code: the line of JAX, Flax (`nn`) or optax code, to be adapted to the user's names. In both texts the
-            spelling's placeholder stands for the technique's argument: `<N>`.
+        code: code that runs in the user's step, as in `intents.Means`; empty if it depends on the step. In both texts
+            the spelling's placeholder stands for the technique's argument: `<N>`.
         argument_code: writes the argument as code.
     """
 
     sentence: str
-    code: str
+    code: str = ""
     argument_code: Callable[[ArgumentValue], str] = str
 
     def with_argument(self, argument: ArgumentValue) -> HowTo:

@@ -16,10 +16,14 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from memprof.workloads.intents import STEP_NAMES, Aim, Intent, means_to
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.intents import STEP_NAMES, Aim, Intent, means_to, with_imports
+from memprof.workloads.registry import techniques
+from memprof.workloads.technique import Technique
 
 DOCS = Path(__file__).parents[2] / "docs" / "advice.md"
 _AXES = ("dp", "fsdp")
+_MESH_AXES = (*_AXES, "tp", "sp", "ep", "pp")
 _VARIANTS = {
     Aim.DONATE: ({"positions": (0, 2)}, {"names": ("params",)}, {"positions": (0,), "names": ("cache",)}),
     Aim.DIVIDE_STATE: (
@@ -58,7 +62,9 @@ def _own_names() -> dict[str, Any]:
         "gradients": params,
         "batch": {"tokens": jnp.ones((4, 8), jnp.int32), "weights": jnp.ones(4)},
         "cache": {"k": jnp.ones((3, 2, 8, 2, 16)), "v": jnp.ones((3, 2, 8, 2, 16))},
-        "mesh": Mesh(np.array(jax.devices()[:1]).reshape(1, 1), _AXES, axis_types=(AxisType.Auto,) * 2),
+        "mesh": Mesh(np.array(jax.devices()[:1]).reshape([1] * 6), _MESH_AXES, axis_types=(AxisType.Auto,) * 6),
+        "learning_rate": 1e-3,
+        "loss": lambda params, batch: jnp.sum(batch["weights"]) * jnp.sum(params["w"] ** 2),
         "block": lambda params, x: x @ params["w"],
         "body": lambda x, params: (x @ params["w"], None),
         "x": jnp.ones((2, 8, 4)),
@@ -90,6 +96,43 @@ def test_its_code_runs_beside_the_names_that_the_docs_list_and_no_others(
     assert jnp.allclose(namespace["body"](x, params)[0], own["body"](x, params)[0])
     if namespace["step"] is not own["step"]:
         namespace["step"](params, own["opt_state"], cache=own["cache"])
+
+
+@pytest.mark.parametrize("technique", [each for each in techniques() if each.how_to], ids=lambda each: each.name)
+def test_the_code_of_a_technique_runs_beside_the_same_names(technique: Technique) -> None:
+    (applied,) = parse_techniques(technique.example)
+    assert applied.how_to is not None
+    own = _own_names()
+    namespace = dict(own)
+    exec(with_imports(applied.how_to.code).replace('"cudnn"', '"xla"'), namespace)
+    params, x = own["params"], own["x"]
+    assert jnp.allclose(namespace["block"](params, x), own["block"](params, x))
+    if "gradients" in namespace and "loss(" in applied.how_to.code:  # accumulated over equal parts of the batch
+        whole = jax.grad(own["loss"])(params, own["batch"])
+        number = int(str(applied.argument))
+        assert jnp.allclose(namespace["gradients"]["w"], whole["w"] / number)
+
+
+def test_quantised_weights_give_nearly_the_same_product() -> None:
+    weights = jax.random.normal(jax.random.key(0), (256, 8))
+    inputs = jax.random.normal(jax.random.key(1), (4, 256))
+    for name, tolerance in (("int8-weights", 0.02), ("int4-weights", 0.2), ("fp8-weights", 0.05)):
+        (applied,) = parse_techniques(name)
+        assert applied.how_to is not None
+        namespace: dict[str, Any] = {}
+        exec(with_imports(applied.how_to.code), namespace)
+        found = namespace["product"](inputs, *namespace["quantised"](weights))
+        error = jnp.linalg.norm(found - inputs @ weights) / jnp.linalg.norm(inputs @ weights)
+        assert error < tolerance, name
+
+
+@pytest.mark.parametrize("aim", [Aim.CAST_WEIGHTS, Aim.CAST_PASSES, Aim.CAST_CACHE])
+def test_casts_leave_integers_as_they_are(aim: Aim) -> None:
+    tree = {"w": jnp.ones(3), "number": jnp.ones(3, jnp.int32)}
+    namespace: dict[str, Any] = {"params": tree, "batch": tree, "cache": tree}
+    exec(means_to(Intent(aim=aim)).code, namespace)
+    changed = namespace["cache" if aim is Aim.CAST_CACHE else "params"]
+    assert {name: str(leaf.dtype) for name, leaf in changed.items()} == {"w": "bfloat16", "number": "int32"}
 
 
 def test_a_flag_of_xla_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from memprof.analysis.hlo.hlo_proto import HloProto
 from memprof.sources.jax.compile import compile_step
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla.plan import with_plan
 
 TX = optax.sgd(1e-3, momentum=0.9)
 X = jnp.ones((4, 8))
@@ -418,7 +419,8 @@ def test_the_program_is_that_of_the_frameworks_own_jit(name: str, tmp_path: Path
     totals: Any = getattr(lowered, "lowered", lowered).compile(compiler_options=QUICK | dump).memory_analysis()
     spec = dataclasses.replace(style.spec, compiler_options=QUICK)
     compiled = compile_step(spec, resolve("cpu"), dump_folder=tmp_path / "ours", progress=lambda stage: None)
-    ours = compiled.capture.compiler
+    capture = with_plan(compiled.planned).capture
+    ours = capture.compiler
     assert (ours.argument_bytes, ours.output_bytes, ours.alias_bytes, ours.temp_bytes) == (
         totals.argument_size_in_bytes,
         totals.output_size_in_bytes,
@@ -426,8 +428,8 @@ def test_the_program_is_that_of_the_frameworks_own_jit(name: str, tmp_path: Path
         totals.temp_size_in_bytes,
     )
     (plain,) = (tmp_path / "plain").glob("*after_optimizations.hlo.pb")
-    assert _allocations(compiled.capture.hlo_proto) == _allocations(plain.read_bytes())
-    leaves = compiled.capture.arguments
+    assert _allocations(capture.hlo_proto) == _allocations(plain.read_bytes())
+    leaves = capture.arguments
     assert sum(leaf.size_bytes for leaf in leaves if leaf.parameter_number is not None) == totals.argument_size_in_bytes
     assert not any(leaf.path.startswith("args") for leaf in leaves)  # each is a leaf of the user's own
 

@@ -244,7 +244,7 @@ folder = Path(sys.argv[1])
 dump = folder / "module_0001.jit_step.acme_after_optimizations.hlo.pb"
 dump.write_bytes(added_up_step().proto().SerializeToString())
 (found,) = programs_in([folder])
-capture = import_program(found, roles={}, target=None)
+capture = import_program(found, roles={}, target=None).capture
 print(capture.target.name, capture.target.platform, capture.target.description)
 profile = memprof.load(write_capture(capture, folder / "acme.memprof"))
 print(profile.footprint_bytes, str(profile).splitlines()[0])

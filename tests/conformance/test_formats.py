@@ -22,6 +22,7 @@ from comparisons_data import COMPARISONS, many
 from diffs_data import DIFFS
 from reports_data import REPORTS, many_buffers
 
+from memprof.profiler_cli.compare import ComparedBy
 from memprof.reports.format import Format, format_named, formats
 from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_exact_bytes, format_signed_bytes
@@ -62,6 +63,18 @@ def _in_full(subject: str, format_: Format, name: str, by: By | None = None) -> 
 
 def _facts(subject: str, name: str) -> Any:
     return json.loads(_in_full(subject, format_named("json"), name))
+
+
+@every_comparison
+@every_text_format
+def test_a_comparison_of_sums_is_that_of_whole_reports(format_: Format, name: str) -> None:
+    if not format_.compares_sums:
+        return
+    comparison = _COMPARISONS[name]
+    sums = replace(comparison, rows=tuple(row.sums() for row in comparison.rows))
+    for by in (None, *(By(each) for each in ComparedBy if format_.name == "markdown")):
+        expected = _first("comparison", format_, name, by)
+        assert format_.render_comparison(sums, replace(_USUAL, by=by)) == expected
 
 
 def _covering(subjects: Iterable[str], breakdowns: Sequence[By], num_each: int) -> list[Any]:

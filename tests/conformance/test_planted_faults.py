@@ -17,6 +17,7 @@ from memprof.analysis.records.report import Report
 from memprof.sources.jax.compile import compile_step
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.xla.plan import with_plan
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.layers import checkpointed
@@ -29,7 +30,11 @@ SIZES = ("seq_len=32", "max_seq_len=32", "num_layers=1", "dropout_rate=0")
 
 def compiled(spec: StepSpec) -> Report:
     with tempfile.TemporaryDirectory() as folder:
-        return analyze(compile_step(spec, resolve("cpu"), dump_folder=Path(folder), progress=lambda _: None).capture)
+        return analyze(
+            with_plan(
+                compile_step(spec, resolve("cpu"), dump_folder=Path(folder), progress=lambda _: None).planned
+            ).capture
+        )
 
 
 def transformer_with(*techniques: str) -> Report:

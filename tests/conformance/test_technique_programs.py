@@ -69,7 +69,7 @@ def capture(label: str, workload: str, axis: str | None, settings: tuple[str, ..
             techniques=[label] if label else [],
             mesh=mesh_of(target),
         )
-    return capture_of(spec, target_of_step(spec, target), progress=lambda stage: None)
+    return capture_of(spec, target_of_step(spec, target), progress=lambda stage: None).capture
 
 
 @functools.cache

@@ -58,7 +58,7 @@ def test_it_describes_itself(technique):
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_it_says_how_a_user_does_it_in_code_that_exists(technique):
-    """The line is Python, and what it names of jax, flax and optax is there."""
+    """What its code names of jax, flax and optax is there; `test_advice_code.py` runs it."""
     (applied,) = parse_techniques(technique.example)
     if technique.family == "baseline":
         assert applied.how_to is None

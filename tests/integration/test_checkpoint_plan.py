@@ -45,7 +45,7 @@ def own() -> dict[str, Any]:
 
 def test_a_budget_becomes_code_that_stays_within_it(memprof: Command, own: dict[str, Any]) -> None:
     (memprof.folder / "train.py").write_text(_SCRIPT)
-    command = ("plan", "train.py:step_spec", "--target", "cpu", "--format", "json")
+    command = ("plan", "train.py:step_spec", "--target", "cpu", "--allow", "none", "--format", "json")
     ended = memprof(*command, "--memory", "6MiB", "-o", "policy.py")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -66,7 +66,7 @@ def test_a_budget_becomes_code_that_stays_within_it(memprof: Command, own: dict[
 
 
 def test_a_plan_is_applied(own: dict[str, Any]) -> None:
-    plan = package.plan(own["step"], own["weights"], own["x"], memory="6MiB", target="cpu")
+    plan = package.plan(own["step"], own["weights"], own["x"], memory="6MiB", target="cpu", allow="none")
     changed = package.apply(plan)(own["step"])
     assert plan.best is not None
     profile = package.profile(changed, own["weights"], own["x"], target="cpu")
@@ -168,12 +168,14 @@ def test_allowed_changes_come_before_checkpoints() -> None:
     pasted: dict[str, Any] = {"step": step}
     exec(plan.code, pasted)
     by_hand = package.profile(pasted["step"], *args, target="cpu")
-    assert by_hand.footprint_bytes == plan.best.footprint_bytes
+    applied = package.profile(package.apply(plan)(step), *args, target="cpu")
+    assert by_hand.footprint_bytes == applied.footprint_bytes == plan.best.footprint_bytes
     assert any(leaf.donated for leaf in by_hand.report.arguments)
     values = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), args)
-    changed = package.apply(plan)(step)
-    before = step(*values)
+    changed, before = package.apply(plan)(step), step(*values)
     jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, rtol=1e-5), changed(*values), before)
+    by_default = package.plan(step, *args, memory="6MiB", target="cpu")
+    assert [point.name for point in by_default.points][:2] == ["as it is", "donate_state"]
     with pytest.raises(package.MemprofError, match="cannot be allowed 'bf16'"):
         package.plan(step, *args, memory="4MiB", target="cpu", allow="donate,bf16")
 
@@ -184,3 +186,12 @@ def test_what_cannot_be_planned_is_refused() -> None:
         package.plan(lambda x: x + 1, x, memory="1GiB", target="cpu")
     with pytest.raises(package.MemprofError, match="no fixed amount of memory"):
         package.plan(jax.grad(lambda x: jnp.sum(x**2)), x, target="cpu")
+
+
+@pytest.mark.with_one_jax
+def test_a_plan_for_a_mesh_is_that_of_one_device(memprof: Command) -> None:
+    """The step fits as it is, which takes one compile."""
+    step = ("--preset", "tiny", "--target", "h100-80gb", "-t", "dp", "--mesh", "dp=2", "--format", "json")
+    planned, ran = memprof("plan", "mlp", *step), memprof("run", "mlp", *step)
+    assert planned.returncode == ran.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["footprint_bytes"] == json.loads(ran.stdout)["footprint_bytes"]

@@ -202,9 +202,12 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
         task = find_subject("mlp", preset="tiny").task("bf16", target=resolve("h100-80gb"), settings=settings)
         assert num_at_a_time(settings, task.target) == 1 + default_num_jobs()
         (compiled,) = compile_all([task], num_jobs=1, progress=lambda label, stage: None)
-        kept = compile_in_child(task, progress=lambda stage: None)  # its plan is in the cache now
-        assert compiled.capture is not None
-        assert (compiled.capture.timings.cached_compile_seconds, kept.hlo_proto) == (None, compiled.capture.hlo_proto)
-        assert kept.timings.cached_compile_seconds == compiled.capture.timings.compile_seconds
+        kept = compile_in_child(task, progress=lambda stage: None).capture  # its plan is in the cache now
+        assert compiled.fresh is not None
+        assert (compiled.fresh.capture.timings.cached_compile_seconds, kept.hlo_proto) == (
+            None,
+            compiled.fresh.capture.hlo_proto,
+        )
+        assert kept.timings.cached_compile_seconds == compiled.fresh.capture.timings.compile_seconds
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert sentence(address) == '--cluster needs Dask: install it with pip install "jax-memprof[cluster]"'

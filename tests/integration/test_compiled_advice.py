@@ -175,6 +175,93 @@ S = jax.ShapeDtypeStruct
 params = {"embed": S((1024, 16), jnp.float32), "layers": [S((16, 48), jnp.float32)] * 2}
 args = (params, S((4, 201), jnp.int32))
 """
+_HALF_PRECISION = """
+import functools, jax, jax.numpy as jnp
+
+def attend(x, w):
+    q, k, v = (each.reshape(8, 256, 4, 16) for each in jnp.split(x @ w, 3, -1))
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / 4
+    scores = jnp.where(jnp.tril(jnp.ones((256, 256), bool)), scores, -1e9)
+    probabilities = jax.nn.softmax(scores.astype(jnp.float32)).astype(x.dtype)
+    return x + jnp.einsum("bhts,bshd->bthd", probabilities, v).reshape(x.shape)
+
+def loss(params, x):
+    layer = jax.checkpoint(lambda x, w: (attend(x, w), None), prevent_cse=False)
+    return jnp.mean(jax.lax.scan(layer, x, params)[0].astype(jnp.float32) ** 2)
+
+@functools.partial(jax.jit, donate_argnames="params")
+def step(params, x):
+    return params - 0.1 * jax.grad(loss)(params, x)
+
+args = (jax.ShapeDtypeStruct((3, 64, 192), jnp.bfloat16), jax.ShapeDtypeStruct((8, 256, 64), jnp.bfloat16))
+"""
+_DECODE = """
+import functools, jax, jax.numpy as jnp
+
+def layer(x, w, keys, values, place):
+    query, key, value = ((x @ each)[:, None] for each in w)
+    keys = jax.lax.dynamic_update_slice(keys, key, (0, place, 0))
+    values = jax.lax.dynamic_update_slice(values, value, (0, place, 0))
+    scores = jnp.where(jnp.arange(keys.shape[1]) <= place, jnp.einsum("btd,bsd->bts", query, keys), -1e9)
+    return x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(scores), values)[:, 0], keys, values
+
+@functools.partial(jax.jit, donate_argnums=1)
+def step(params, cache, x, place):
+    def body(x, given):
+        x, keys, values = layer(x, *given, place)
+        return x, (keys, values)
+    x, (keys, values) = jax.lax.scan(body, x, (params, cache["k"], cache["v"]))
+    return x, {"k": keys, "v": values}
+
+S = jax.ShapeDtypeStruct
+cache = {name: S((4, 8, 512, 64), jnp.bfloat16) for name in "kv"}
+args = (S((4, 3, 64, 64), jnp.bfloat16), cache, S((8, 64), jnp.bfloat16), S((), jnp.int32))
+"""
+_REPLICATED = """
+import functools, jax, jax.numpy as jnp, memprof, optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+optimizer = optax.adam(1e-3)
+
+def loss(params, batch):
+    for w in params:
+        batch = batch + jnp.tanh(batch @ w["up"]) @ w["down"]
+    return jnp.mean(batch ** 2)
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def step(params, opt_state, batch):
+    updates, opt_state = optimizer.update(jax.grad(loss)(params, batch), opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+mesh = memprof.mesh("h100-80gb", {"data": 4})
+
+def whole(leaf):
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+
+S = jax.ShapeDtypeStruct
+params = [{"up": whole(S((64, 256), jnp.float32)), "down": whole(S((256, 64), jnp.float32))} for _ in range(2)]
+opt_state = jax.eval_shape(optimizer.init, params)
+opt_state = optax.tree_map_params(optimizer, whole, opt_state)
+batch = whole(S((256, 64), jnp.float32))
+"""
+_ACCUMULATING = """
+import functools, jax, jax.numpy as jnp
+
+def loss(params, x):
+    for w in params:
+        x = x + jnp.tanh(x @ w["up"]) @ w["down"]
+    return jnp.mean(x ** 2)
+
+@functools.partial(jax.jit, donate_argnums=0)
+def step(params, x):
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
+    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), x.reshape(4, -1, x.shape[1]))
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, total)
+
+S = jax.ShapeDtypeStruct
+args = ([{"up": S((256, 1024), jnp.float32), "down": S((1024, 256), jnp.float32)}] * 3, S((64, 256), jnp.float32))
+"""
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
@@ -244,6 +331,84 @@ def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> 
         assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
         assert by_hand.report.recomputed_flops == each.compiled.recomputed_flops > 0
         assert [leaf.donated for leaf in by_hand.report.arguments] == [True, True, True, False]
+
+
+def test_an_attention_in_a_checkpointed_scan_is_compiled_with_a_kernel(tmp_path: Path) -> None:
+    own = _names(_HALF_PRECISION, tmp_path, "half")
+    before = package.profile(own["step"], *own["args"], target="h100-80gb")
+    advice = _compiled(package.advise(own["step"], *own["args"], target="h100-80gb"))
+    each = advice["flash_attention"]
+    assert each.compiled is not None
+    assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE)
+    assert "chunked_attention" not in advice
+    assert (
+        '# half.py:6: jax.nn.dot_product_attention(q, k, v, scale=0.25, is_causal=True, implementation="cudnn")'
+        in each.proposal.how_to.splitlines()
+    )
+    pasted = _names(_HALF_PRECISION, tmp_path, "half")
+    exec(each.proposal.how_to, pasted)
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="h100-80gb")
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before.footprint_bytes - each.saving_bytes
+    assert not any(buffer.is_of_attention for buffer in by_hand.report.buffers)
+    assert any(buffer.is_of_attention for buffer in before.report.buffers)
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100-80gb"])
+def test_a_cache_that_a_loop_copies_is_compiled_as_an_array_for_each_layer(tmp_path: Path, target: str) -> None:
+    own = _names(_DECODE, tmp_path, "decode")
+    before = package.profile(own["step"], *own["args"], target=target).footprint_bytes
+    each = _compiled(package.advise(own["step"], *own["args"], target=target))["copied_cache"]
+    assert each.compiled is not None
+    assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE)
+    cache_bytes = 2 * 4 * 8 * 512 * 64 * 2
+    assert each.saving_bytes > (0.9 if target != "cpu" else 0.3) * cache_bytes  # the CPU computes in float32
+    pasted = _names(_DECODE, tmp_path, "decode")
+    exec(each.proposal.how_to, pasted)
+    params, _, *others = pasted["args"]
+    by_hand = package.profile(pasted["step"], params, pasted["cache"], *others, target=target)
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
+
+
+@pytest.mark.with_one_jax
+def test_sums_of_gradients_are_compiled_in_bfloat16(tmp_path: Path) -> None:
+    own = _names(_ACCUMULATING, tmp_path, "accumulating")
+    before = package.profile(own["step"], *own["args"], target="h100-80gb").footprint_bytes
+    each = _compiled(package.advise(own["step"], *own["args"], target="h100-80gb"))["narrow_accumulators"]
+    assert each.compiled is not None
+    assert each.compiled.meaning is Meaning.DIFFERENT
+    params_bytes = 3 * 2 * 256 * 1024 * 4
+    assert each.saving_bytes > 0.2 * params_bytes  # of half at most: the peak moves
+    pasted = _names(_ACCUMULATING, tmp_path, "accumulating")
+    exec(each.proposal.how_to, pasted)
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="h100-80gb")
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
+
+
+@pytest.mark.with_one_jax
+def test_arguments_that_all_devices_hold_are_compiled_divided(tmp_path: Path) -> None:
+    own = _names(_REPLICATED, tmp_path, "replicated")
+    args = [own[name] for name in ("params", "opt_state", "batch")]
+    before = package.profile(own["step"], *args).footprint_bytes
+    found = {each.proposal.what: each for each in package.advise(own["step"], *args) if each.is_compiled}
+    divisions = [what for what in found if "over data=4" in what]
+    assert {what.split()[1] for what in divisions} == {"optimizer", "params", "the"}
+    for what in divisions:
+        each = found[what]
+        assert each.compiled is not None
+        assert each.compiled.meaning is Meaning.EQUAL
+        pasted = _names(_REPLICATED, tmp_path, "replicated")
+        exec(each.proposal.how_to, pasted)
+        by_hand = package.profile(pasted["step"], *(pasted[name] for name in ("params", "opt_state", "batch")))
+        assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes, what
+    params_bytes = 2 * 2 * 64 * 256 * 4
+    assert found["Divide optimizer state over data=4"].saving_bytes > 0.7 * 2 * params_bytes
+
+
+def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) -> None:
+    own = _names(_HALF_PRECISION, tmp_path, "half")
+    advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
+    assert "chunked_attention" in advice
+    assert "flash_attention" not in advice
 
 
 @pytest.mark.with_one_jax

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 from integration.steps import GPUS, TARGETS, Step
 
@@ -28,7 +29,9 @@ TWO_LAYERS = ("num_layers=2",)
 # A loop goes through the layers of these, so their programs are those of the tiny presets with other numbers.
 TINY_ALONE = ("decoder",)
 MANY_EXAMPLES = {("uva", "l4"): ("batch_size=256",)}
-RECOMPUTED = {"uva", "gemma-2b", "llama-1b", "llama-8b", "llama-70b"}
+RECOMPUTED = {"uva", "llama-1b", "llama-8b", "llama-70b"}
+if jax.__version_info__ >= (0, 12):
+    RECOMPUTED.add("gemma-2b")  # with 0.10.2, the step takes 0.6 GiB less, so XLA's limit leaves it as it is
 # Of those for one GPU, these are compiled with each JAX: what an older one does otherwise shows in the small presets.
 WITH_EACH_JAX = {"gpt2", "tiny-moe"}
 

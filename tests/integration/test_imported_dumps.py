@@ -70,7 +70,7 @@ def test_the_report_is_that_of_the_capture(tmp_path: Path, name: str) -> None:
     for kind in (".pb", ".txt"):
         (found,) = programs_in([tmp_path])
         assert kind in found.file.name
-        imported = analyze(import_program(found, roles={}, target=None))
+        imported = analyze(import_program(found, roles={}, target=None).capture)
         assert imported.categories == ours.categories
         assert (imported.live_peak_bytes, imported.footprint_bytes) == (ours.live_peak_bytes, ours.footprint_bytes)
         assert imported.target.name == name
@@ -97,7 +97,7 @@ def test_the_texts_of_loops_say_what_their_proto_says(tmp_path: Path) -> None:
     reports = []
     for _ in range(2):
         (found,) = programs_in([tmp_path])
-        reports.append(analyze(import_program(found, roles={}, target=None)))
+        reports.append(analyze(import_program(found, roles={}, target=None).capture))
         remove_protos(tmp_path)
     assert reports[0].categories == reports[1].categories
     assert list(sizes_by_module(reports[0].modules)) == list(sizes_by_module(reports[1].modules))
@@ -123,7 +123,7 @@ def test_what_is_lowered_is_compiled_for_a_target(tmp_path: Path, is_exported: b
     module = lowered_module(path)
     assert module is not None
     found = compile_lowered(path, module, resolve("cpu"), progress=lambda stage: None)
-    imported = analyze(import_program(found, roles={}, target=None))
+    imported = analyze(import_program(found, roles={}, target=None).capture)
     ours = memprof.profile(train_step, *shapes, donate_argnums=0, target="cpu").report
     assert imported.categories == ours.categories
 

@@ -17,6 +17,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.report import Report
 from memprof.sources.jax.compile import compile_step
 from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.xla.plan import with_plan
 from memprof.studies.advice.advise import advise
 
 _T, _D = 128, 16  # positions, or examples; features
@@ -30,7 +31,9 @@ def _compiled(loss: Callable[..., Any], params: Any, *batch: Any) -> Report:
     spec = StepSpec(step, shapes, donate_argnums=(0,), roles={"params": "params", "batch": "batch"})
     with tempfile.TemporaryDirectory() as folder:
         target = resolve("cpu")
-        return analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture)
+        return analyze(
+            with_plan(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).planned).capture
+        )
 
 
 def _is_shape(tree: Any) -> bool:
@@ -174,7 +177,9 @@ def test_the_line_that_donates_can_be_followed(by_keyword: bool, code: str) -> N
     spec = StepSpec(_step, args, kwargs=kwargs, roles={"params": "params", "x": "batch", "state": "optimizer_state"})
     with tempfile.TemporaryDirectory() as folder:
         target = resolve("cpu")
-        report = analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture)
+        report = analyze(
+            with_plan(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).planned).capture
+        )
     (advice,) = (advice for advice in advise(report) if advice.rule == "donate_state")
     assert code in advice.proposal.how_to
     step = followed(advice.proposal.how_to, step=_step)["step"]

@@ -16,7 +16,7 @@ from memprof.errors import InternalError, MemprofError
 from memprof.sources.jax import compile as module
 from memprof.sources.jax.compile import compile_step
 from memprof.sources.jax.targets.resolve import resolve
-from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan
+from memprof.sources.jax.xla.plan import compile_to_plan, decode_plan, read_plan, with_plan
 from memprof.workloads.build import build_step
 
 PLAN, REPORT = "module_0001.jit_step.gpu_after_optimizations{}", ("-memory-usage-report.pb", ".hlo.pb")
@@ -48,17 +48,18 @@ def test_the_plan_and_its_totals_are_those_of_the_finished_compile(
     monkeypatch.setattr(module, "_compile", compile_and_keep)
     target = resolve(step.target)
     spec = build_step(**step.arguments)
-    planned = compile_step(spec, target, dump_folder=tmp_path, progress=lambda stage: None, stop_at_plan=True)
+    compiled = compile_step(spec, target, dump_folder=tmp_path, progress=lambda stage: None, stop_at_plan=True)
     is_planned.set()
     for thread in threading.enumerate():
         if thread.name == "compile":
             thread.join()
-    assert read_plan(tmp_path).hlo_proto == planned.capture.hlo_proto
+    capture = with_plan(compiled.planned).capture
+    assert read_plan(tmp_path).hlo_proto == capture.hlo_proto
     totals = module._totals(finished[0], target)
     if totals.total_allocation_bytes is None:  # jaxlib 0.10.2
-        totals = replace(totals, total_allocation_bytes=planned.capture.compiler.total_allocation_bytes)
-    assert planned.capture.compiler == replace(totals, is_complete=False)
-    assert planned.executable is None
+        totals = replace(totals, total_allocation_bytes=capture.compiler.total_allocation_bytes)
+    assert capture.compiler == replace(totals, is_complete=False)
+    assert compiled.executable is None
 
 
 def test_a_plan_is_taken_when_both_files_are_closed_and_not_before(tmp_path: Path) -> None:

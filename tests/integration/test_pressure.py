@@ -19,6 +19,7 @@ from memprof.sources.jax.targets.nvidia.catalogue import gpus
 from memprof.sources.jax.targets.resolve import cpu
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.sources.jax.xla import plan
+from memprof.sources.jax.xla.plan import with_plan
 from memprof.sources.jax.xla.plan_cache import PlanCache
 
 NUM_LAYERS, SIZE = 8, 1024
@@ -40,7 +41,7 @@ def captured(memory_bytes: int) -> Capture:
     array = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
     target = replace(gpus()["l4"], memory_bytes=memory_bytes).target("a test")
     spec = StepSpec(step, ([array] * NUM_LAYERS, array), donate_argnums=(0,))
-    return capture_of(spec, target, progress=lambda stage: None)
+    return capture_of(spec, target, progress=lambda stage: None).capture
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_on_a_device_of_this_machine_an_option_lifts_the_limit(tmp_path: Path, m
     compiled = compile_step(
         StepSpec(step, arguments), cpu("a test"), dump_folder=tmp_path / "dump", progress=lambda stage: None
     )
-    capture = compiled.capture
+    capture = with_plan(compiled.planned).capture
     assert compiled.executable is not None
     assert capture.replay_without_limit == capture.replay
     assert analyze(capture).pressure is None

@@ -67,9 +67,10 @@ def wait_for_found(frame, text: str, number: int) -> None:
 
 
 def peak_in_memory_viewer(page, address: str, run: str) -> str:
+    """The line of the memory viewer that says the peak, as soon as its number is there."""
     page.goto(f"{address}?run={run}&tag=memory_viewer#profile")
     frame = frame_with(page, "/memory_viewer")
-    header = frame.locator("text=Peak memory allocation").first
+    header = frame.get_by_text(re.compile(r"Peak memory allocation: \d")).first
     header.wait_for(timeout=30_000)
     return header.inner_text()
 

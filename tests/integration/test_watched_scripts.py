@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +41,17 @@ while True:
     except BaseException:
         pass
 """
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Handle the signals that are ignored (`nohup`, a background job of a script): processes inherit that."""
+    ignored = [each for each in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(each) is signal.SIG_IGN]
+    for each in ignored:
+        signal.signal(each, signal.SIG_DFL)
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.mark.with_one_jax

@@ -1,31 +1,55 @@
-"""Decode and check a program with its buffer assignment once, also if a report follows its compile.
+"""Decode a program with its buffer assignment.
 
-A compile decodes its plan to check it. The report, which usually comes next, reuses the decoded program. A program is
-kept until it is used, but only the last few: as many as a comparison has rows that compile at the same time.
+A compile decodes its plan to check it, and returns a `FreshCapture`: the capture, and the decoded program for the
+report that usually comes next. A capture from a file has only the bytes, which `analyze` decodes.
 """
 
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memprof.analysis.hlo.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.hlo.hlo_proto import parse_proto
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.device_family import family_of
 
 # Python 3.12 freezes 375 objects before it runs any code; `gc.freeze` freezes every object, tens of thousands with JAX.
 _MAX_FROZEN_BY_PYTHON = 1000
-_MAX_KEPT = 4
-_KEPT: dict[int, tuple[bytes, Program, BufferTable]] = {}  # by the identity of the bytes, the oldest first
-_KEEPING = threading.Lock()
 
 
-def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A program with its buffer assignment.
+
+    Attributes:
+        without_limit: the same program, compiled without a memory limit; None if it was not compiled.
+    """
+
+    program: Program
+    table: BufferTable
+    without_limit: Decoded | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshCapture:
+    """A capture that was just made, and its program.
+
+    Attributes:
+        decoded: takes far more memory than the bytes in the capture, so it is passed on and not kept; None for a trace
+            or an engine.
+    """
+
+    capture: Capture
+    decoded: Decoded | None = field(default=None, repr=False)
+
+
+def decode(proto: Any, platform: str) -> Decoded:
     """Decode an `xla.HloProto`.
 
     Args:
@@ -36,28 +60,19 @@ def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
     """
     with no_garbage_collection():
         program = decode_program(proto)
-        return program, decode_buffer_table(proto, program, family_of(platform))
+        return Decoded(program=program, table=decode_buffer_table(proto, program, family_of(platform)))
 
 
-def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
-    """Keep the decoded form of serialized bytes for the next caller of `take_decoded`."""
-    with _KEEPING:
-        _KEPT[id(hlo_proto)] = hlo_proto, program, table
-        while len(_KEPT) > _MAX_KEPT:
-            del _KEPT[next(iter(_KEPT))]
-
-
-def take_decoded(hlo_proto: bytes, platform: str) -> tuple[Program, BufferTable]:
-    """Return the kept program of the same bytes, or else decode them.
+def decode_capture(capture: Capture) -> Decoded:
+    """Decode the programs of a capture.
 
     Raises:
         MemprofError, InternalError: see `decode`; also if the bytes cannot be parsed.
     """
-    with _KEEPING:
-        kept = _KEPT.pop(id(hlo_proto), None)
-    if kept is not None:  # it holds the bytes, so no others have their identity
-        return kept[1:]
-    return decode(parse_proto(hlo_proto), platform)
+    platform, other = capture.target.platform, None
+    if capture.proto_without_limit:
+        other = decode(parse_proto(capture.proto_without_limit), platform)
+    return replace(decode(parse_proto(capture.hlo_proto), platform), without_limit=other)
 
 
 @contextmanager

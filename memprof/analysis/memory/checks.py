@@ -143,8 +143,7 @@ def replay_totals(hlo_proto: bytes, platform: str) -> ReplayTotals:
         MemprofError: it cannot be read.
         InternalError: it is inconsistent.
     """
-    _, table = decode(parse_proto(hlo_proto), platform)
-    return totals_of(table)
+    return totals_of(decode(parse_proto(hlo_proto), platform).table)
 
 
 def totals_of(table: BufferTable) -> ReplayTotals:

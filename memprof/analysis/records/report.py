@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Phase
@@ -292,6 +292,24 @@ class Report:
     engine: str = "xla"
     engine_figures: EngineFigures | None = None
     allocator: AllocatorFigures | None = None
+
+    def sums(self) -> Report:
+        """Return the report without its lists of buffers, operations and arguments, for one row of a large table."""
+        return replace(
+            self,
+            buffers=(),
+            temp_buffers=(),
+            timeline=replace(self.timeline, changes=(), temp_changes=(), phases=(), modules=()),
+            program=replace(self.program, operations=()),
+            arguments=(),
+            parameter_bytes={},
+            layout_copies=(),
+            op_costs=(),
+            schedule=None,
+            reasons=(),
+            source_lines={},
+            without_limit=None if self.without_limit is None else self.without_limit.sums(),
+        )
 
     @property
     def unpressed(self) -> Report:

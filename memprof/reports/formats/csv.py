@@ -149,4 +149,5 @@ FORMAT = Format(
     render_report=render_report,
     render_comparison=render_comparison,
     render_diff=render_diff,
+    compares_sums=True,
 )

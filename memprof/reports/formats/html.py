@@ -135,6 +135,7 @@ FORMAT = Format(
     render_report=render_report,
     render_comparison=render_comparison,
     render_diff=render_diff,
+    compares_sums=True,
     lower=lower,
     is_file=True,
 )

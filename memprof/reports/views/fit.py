@@ -163,7 +163,7 @@ def _code_changes(result: TechniquesResult) -> tuple[Block, ...]:
         for change in result.changes
         for block in (
             Note(text=f"{change.technique}: {change.sentence}", tone=Tone.MUTED),
-            Note(text=change.code, tone=Tone.ACCENT),
+            *([Note(text=change.code, tone=Tone.ACCENT)] if change.code else []),
         )
     )
     return (Heading(text="Change of code", level=2), *notes)

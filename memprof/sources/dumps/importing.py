@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.hlo.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.decoded import Decoded, FreshCapture, decode
 from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.hlo.liveness import replay
-from memprof.analysis.hlo.program import Program
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.memory.checks import check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.records.capture import Capture, Target, Timings, Toolchain, Topology
 from memprof.analysis.records.device_family import all_families, family_of
@@ -58,7 +57,8 @@ def sizes_of(found: FoundProgram) -> Sizes:
 
 
 def _sizes(found: FoundProgram) -> Sizes:
-    proto, _, table = _decoded(found)
+    proto, decoded = _decoded(found)
+    table = decoded.table
     device = {allocation.index: allocation for allocation in table.device_allocations}
     peaks = {each.allocation: replay(each, table).peak_bytes for each in table.traces if each.allocation in device}
     rest = sum(allocation.size_bytes for index, allocation in device.items() if index not in peaks)
@@ -69,7 +69,7 @@ def _sizes(found: FoundProgram) -> Sizes:
     )
 
 
-def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Target | None) -> Capture:
+def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Target | None) -> FreshCapture:
     """Return the capture of a program.
 
     Args:
@@ -84,18 +84,21 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
         return _capture(found, roles, target)
 
 
-def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | None) -> Capture:
-    proto, program, table = _decoded(found)
+def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | None) -> FreshCapture:
+    proto, decoded = _decoded(found)
+    other = None
+    if found.proto_without_limit:
+        other = decode(parse_proto(found.proto_without_limit), _platform(found))
     own = _target(found, proto)
     target = own if target is None else replace(target, topology=own.topology)
-    arguments, doubts = arguments_of_program(program, table, roles)
+    arguments, doubts = arguments_of_program(decoded.program, decoded.table, roles)
     if own.topology.num_devices > 1:
         doubts = (
             *doubts,
             f"It is compiled for {own.topology.num_devices} devices, and shapes and sizes are those of one of them.",
         )
     kernels, unread = known_kernels(found.hlo_proto, target)
-    return Capture(
+    capture = Capture(
         label=found.name,
         workload=found.name,
         techniques=(),
@@ -104,7 +107,7 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
         toolchain=Toolchain(
             memprof=__version__, python="", jax="", jaxlib="", cuda_plugin=None, flax=None, optax=None, xla_flags=""
         ),
-        compiler=plan_totals(table, platform=target.platform),
+        compiler=plan_totals(decoded.table, platform=target.platform),
         arguments=arguments,
         doubts=(*doubts, *unread),
         kernels=kernels,
@@ -113,13 +116,15 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
         timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
         hlo_proto=found.hlo_proto,
         proto_without_limit=found.proto_without_limit,
-        replay=totals_of(table),
+        replay=totals_of(decoded.table),
+        replay_without_limit=None if other is None else totals_of(other.table),
         file=str(found.file),
         pool=pool_settings(target),
     )
+    return FreshCapture(capture=capture, decoded=replace(decoded, without_limit=other))
 
 
-def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
+def _decoded(found: FoundProgram) -> tuple[Any, Decoded]:
     family = family_of(_platform(found))
     if family.pads_arrays and found.is_text:
         raise MemprofError(
@@ -137,14 +142,13 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
                 f"{found.file} holds a program without its buffer assignment, which says what memory it takes: take the"
                 " one after optimizations (*after_optimizations.hlo.pb)"
             )
-        program = decode_program(proto)
-        table = decode_buffer_table(proto, program, family)
+        decoded = decode(proto, family.platform)
     except MemprofError as error:
         if str(found.file) in str(error):
             raise
         raise MemprofError(f"{found.file} cannot be read: it is cut short, damaged, or no compiled program") from error
-    _check_memory_report(found, table)
-    return proto, program, table
+    _check_memory_report(found, decoded.table)
+    return proto, decoded
 
 
 def _check_memory_report(found: FoundProgram, table: BufferTable) -> None:

@@ -188,7 +188,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
             use_cache=task.settings.use_cache,
         ),
     )
-    lowered = compiled.lowered
+    planned = compiled.planned
     if task.num_steps:
         from memprof.sources.jax.running.run import measure
 
@@ -204,10 +204,11 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
                 progress=progress,
             ),
         )
-        lowered = dataclasses.replace(lowered, measured=measured)
+        lowered = dataclasses.replace(planned.lowered, measured=measured)
+        planned = dataclasses.replace(planned, lowered=lowered)
     job.leave()
     progress("writing")
-    Handover.of(lowered, compiled.plan, compiled.cache_key).write(work_folder)
+    Handover.of(planned.lowered, planned.plan, planned.cache_key).write(work_folder)
 
 
 def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:

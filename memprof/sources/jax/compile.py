@@ -18,11 +18,11 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from memprof.analysis.hlo.decoded import no_garbage_collection
+from memprof.analysis.hlo.decoded import FreshCapture, no_garbage_collection
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.device_family import family_of
 from memprof.errors import MemprofError
-from memprof.sources.jax.planning import WAITING, capture_plan, plan_key
+from memprof.sources.jax.planning import WAITING, plan_key, planned_step
 from memprof.sources.jax.processes.child_process import Children
 from memprof.sources.jax.processes.launch import plan_in_child
 from memprof.sources.jax.processes.task import DUMP_FOLDER
@@ -44,13 +44,13 @@ from memprof.sources.jax.xla.options import with_options
 from memprof.sources.jax.xla.plan import (
     NOT_COMPILED,
     Plan,
+    PlannedStep,
     compile_to_plan,
     read_plan,
     refusal,
-    with_plan,
     with_unlimited,
 )
-from memprof.sources.jax.xla.plan_cache import PlanCache
+from memprof.sources.jax.xla.plan_cache import PlanCache, checked
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
 from memprof.sources.jax.xla.toolchain import code_folders, toolchain
 from memprof.sources.pool_settings import pool_settings
@@ -64,8 +64,6 @@ class CompiledStep:
     """A compiled step, with everything needed to run it.
 
     Attributes:
-        lowered: the capture before the compile (see `with_plan`).
-        cache_key: the plan's key in the user's cache; empty if it is not cached.
         executable: a callable with the arguments that the step's jit passes on, without static ones; None if only the
             plan was requested.
         given: these positional and keyword arguments, with the user's own leaves.
@@ -73,22 +71,11 @@ class CompiledStep:
         devices: the devices of this process that run the step; empty for an absent target.
     """
 
-    lowered: Capture
-    plan: Plan
-    cache_key: str
+    planned: PlannedStep
     executable: Any
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     devices: tuple[jax.Device, ...]
-
-    @property
-    def capture(self) -> Capture:
-        """The capture of the step.
-
-        Raises:
-            MemprofError, InternalError: see `with_plan`.
-        """
-        return with_plan(self.lowered, self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +83,7 @@ class LoweredStep:
     """A step that is lowered but not compiled.
 
     Attributes:
-        capture: the capture before the compile (see `with_plan`).
+        capture: the capture before the compile.
         asked: XLA options of the step besides those that it was jitted with.
     """
 
@@ -182,9 +169,7 @@ def compile_lowered(
     else:
         plan, key = compile_it(), ""
     return CompiledStep(
-        lowered=step.capture,
-        plan=plan,
-        cache_key=key,
+        planned=PlannedStep(lowered=step.capture, plan=plan, cache_key=key),
         executable=executable,
         given=step.traced.given,
         arguments=step.traced.abstract,
@@ -194,7 +179,7 @@ def compile_lowered(
 
 def capture_of(
     spec: StepSpec, target: Target, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN
-) -> Capture:
+) -> FreshCapture:
     """Capture a step whose function lives in this process; only XLA's part runs in another process.
 
     So the compile can be ended once the plan is complete, and a crash does not affect this process. For an accelerator
@@ -205,27 +190,28 @@ def capture_of(
         MemprofError, WorkloadError: see `compile_step`; or XLA could not compile the step, or crashed its process.
         Exception: whatever the user's function raises while it is traced.
     """
-    return planned(lower_step(spec, target, progress), progress=progress, settings=settings)()
+    plan = planned(lower_step(spec, target, progress), progress=progress, settings=settings)
+    return checked(plan(), plan)
 
 
 def planned(
     step: LoweredStep, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN, children: Children | None = None
-) -> Callable[[], Capture]:
+) -> Callable[[], PlannedStep]:
     """Return a function that compiles a lowered step in another process, for any thread (see `capture_of`).
 
     Args:
         children: the child processes that end together with this one, if any.
     """
     if not _is_portable(step.capture.target):
-        return functools.partial(_captured_here, step, progress)
+        return functools.partial(_planned_here, step, progress)
     program, task = step.program, step.plan_task(settings)
     make = functools.partial(plan_in_child, program, task, progress=progress, children=children)
-    return functools.partial(capture_plan, step.capture, program, task, make, progress=progress)
+    return functools.partial(planned_step, step.capture, program, task, make, progress=progress)
 
 
-def _captured_here(step: LoweredStep, progress: Progress) -> Capture:
+def _planned_here(step: LoweredStep, progress: Progress) -> PlannedStep:
     with work_folder() as folder:
-        return compile_lowered(step, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
+        return compile_lowered(step, dump_folder=folder / DUMP_FOLDER, progress=progress).planned
 
 
 @no_garbage_collection()
@@ -291,7 +277,7 @@ def trace_call(
         step: the same call, or the `jax.jit` inside its framework's jit (see `inside_of`).
 
     Returns:
-        The capture before the compile (see `with_plan`), the traced step, and a function that returns the inputs to
+        The capture before the compile, the traced step, and a function that returns the inputs to
         compile it elsewhere.
 
     Raises:

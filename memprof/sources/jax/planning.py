@@ -7,7 +7,6 @@ options.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -19,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.errors import MemprofError
 from memprof.sources.jax.targets.families import compiler_of, our_options, target_family
-from memprof.sources.jax.xla.plan import Plan, with_plan
+from memprof.sources.jax.xla.plan import Plan, PlannedStep
 from memprof.sources.jax.xla.plan_cache import PlanCache
 from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
 from memprof.sources.jax.xla.toolchain import installed_version
@@ -37,33 +35,26 @@ Progress = Callable[[str], None]
 WAITING = "waiting for an equal compile"  # a stage
 
 
-def capture_plan(
+def planned_step(
     lowered: Capture, program: PortableProgram, task: PlanTask, make: Callable[[], Plan], *, progress: Progress
-) -> Capture:
-    """Complete the capture of a step with the plan in the user's cache, or with a new plan, which is then cached.
+) -> PlannedStep:
+    """Return a step with the plan in the user's cache, or with a new plan, which is then cached.
 
     Args:
-        lowered: the capture before the compile (see `with_plan`).
+        lowered: the capture before the compile.
         program: the same step, in a form that any process can compile.
         make: compiles the program according to the task.
         progress: called with a stage while another process makes the plan.
 
     Raises:
-        MemprofError: an environment variable has an invalid folder or size for the cache; or see `with_plan`.
+        MemprofError: an environment variable has an invalid folder or size for the cache.
         Exception: whatever `make` raises.
     """
     if task.settings.complete or not task.settings.use_cache:
-        return with_plan(lowered, make())
-    key, cache = plan_key(program, task.target, task.options), PlanCache.of_user()
-    find_or_make = functools.partial(cache.find_or_make, key, make, waiting=lambda: progress(WAITING))
-    plan = find_or_make()
-    try:
-        return with_plan(lowered, plan)
-    except MemprofError:
-        cache.remove(key)
-        if not plan.is_cached:
-            raise
-    return with_plan(lowered, find_or_make())  # the cached plan was undamaged, but not a plan of this step
+        return PlannedStep(lowered=lowered, plan=make())
+    key = plan_key(program, task.target, task.options)
+    plan = PlanCache.of_user().find_or_make(key, make, waiting=lambda: progress(WAITING))
+    return PlannedStep(lowered=lowered, plan=plan, cache_key=key)
 
 
 def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:

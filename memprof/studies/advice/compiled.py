@@ -19,19 +19,29 @@ from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSetting
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
 from memprof.studies.advice.known import are_known, keep_changes, known_advice
+from memprof.studies.changes.accumulators import narrow_accumulators
+from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
+from memprof.studies.changes.layered_state import layered_states
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
+from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
+# If the first can be made, the second is not compiled: it saves no more, and takes longer.
+_IN_PLACE_OF = (("flash_attention", "chunked_attention"),)
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
     recomputations,
     in_chunks,
+    attention_kernels,
+    layered_states,
+    narrow_accumulators,
+    divided_arguments,
     narrow_optimizer_states,
     techniques,  # last: they import the user's code again
 )
@@ -63,9 +73,10 @@ def advise_step(
         Exception: whatever the step raises while it is traced.
     """
     settings = replace(settings, cluster=None)
-    capture = capture_of(spec, target, progress=progress, settings=settings)
+    fresh = capture_of(spec, target, progress=progress, settings=settings)
     progress("analysing")
-    report = analyze(capture, pool=pool)
+    report = analyze(fresh.capture, fresh.decoded, pool=pool)
+    del fresh  # the decoded program takes much memory
     if settings.use_cache and are_known(report):
         return report, known_advice(report)
     progress("looking for changes")
@@ -77,7 +88,9 @@ def advise_step(
         with_technique=with_technique,
         is_built_in=is_built_in,
     )
-    changes = [change for family in FAMILIES for change in family(step)]
+    found = [change for family in FAMILIES for change in family(step)]
+    beaten = {worse for better, worse in _IN_PLACE_OF if any(change.rule == better for change in found)}
+    changes = [change for change in found if change.rule not in beaten]
     with rows([change.rule for change in changes]) as row:
         num_jobs = num_at_a_time(settings, target)
         return report, _advice_of(
@@ -92,10 +105,11 @@ def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
     refused: dict[str, str] = {}
     for outcome in outcomes:
         change = outcome.change
-        if outcome.capture is None:
+        if outcome.fresh is None:
             refused[change.rule] = outcome.refusal
             continue
-        found.append(_advice(step.report, change, analyze(outcome.capture), meaning_of(change, small, before)))
+        report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
+        found.append(_advice(step.report, change, report, meaning_of(change, small, before)))
     keep_changes(step.report, found)
     return tuple(replace(each, refusal=refused.get(each.rule, "")) for each in advise(step.report, found))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.report import Report
+from memprof.analysis.records.rewrites import Rewrite
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice
 from memprof.workloads.intents import Intent
@@ -43,6 +44,8 @@ class Change:
         code: code to paste; if empty, the code of the intent.
         spec: the changed step.
         around: context in which the changed step is traced.
+        on_cpu: the changed step for the CPU, if it is another one.
+        rewrite: what `memprof.apply` takes to make the change; None for other changes.
         keeps_numbers: whether the changed step computes the same numbers.
     """
 
@@ -55,3 +58,5 @@ class Change:
     code: str = ""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     keeps_numbers: bool = True
+    on_cpu: StepSpec | None = None
+    rewrite: Rewrite | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memprof.analysis.records.in_chunks import InChunks
+from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 from memprof.sources.jax.compile import traced_jaxpr
@@ -35,6 +35,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             continue
         num_parts = max(_NUM_PARTS, min(_MOST_PARTS, -(-max(sizes) // _LARGEST_PART)))
         option = "loss" if kind is Kind.LOSS else "attention"
+        rewrite = InChunks(**{option: num_parts})
         code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
         if code is None:
             return
@@ -46,6 +47,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             cost="their matrix products of the forward pass again, in a loop",
             code=code,
             spec=step_of_code(step.spec, code),
+            rewrite=rewrite,
         )
 
 

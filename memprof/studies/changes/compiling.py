@@ -8,11 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 
-from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.hlo.decoded import FreshCapture
+from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
 from memprof.sources.jax.compile import lower_step, planned
 from memprof.sources.jax.processes.child_process import Children
 from memprof.sources.jax.user_traceback import first_line
+from memprof.sources.jax.xla.plan import PlannedStep
+from memprof.sources.jax.xla.plan_cache import checked
 from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.changes.change import Change
 
@@ -24,26 +27,26 @@ class Outcome:
     """A change and its compile.
 
     Attributes:
-        capture: the capture; None if the change could not be compiled.
+        fresh: the capture; None if the change could not be compiled.
         refusal: the reason.
     """
 
     change: Change
-    capture: Capture | None
+    fresh: FreshCapture | None
     refusal: str = ""
 
 
 def compile_changes(
     changes: Sequence[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
 ) -> Iterator[Outcome]:
-    """Compile changes, and yield each outcome as soon as it is known.
+    """Compile changes, and yield each outcome as soon as it is known. Only the program of that outcome is decoded.
 
     Args:
         progress: called from several threads with the rule of a change and its stage; the last stage is `done` or
             `failed`.
     """
     children, executor = Children(), ThreadPoolExecutor(max_workers=num_jobs)
-    futures: dict[Future[Capture], Change] = {}
+    futures: dict[Future[PlannedStep], tuple[Change, Callable[[], PlannedStep]]] = {}
     try:
         for change in changes:
             stage = partial(progress, change.rule)
@@ -52,27 +55,30 @@ def compile_changes(
                     # Equinox donates all arguments or none. Don't show JAX's warning that the batch cannot be donated.
                     warnings.filterwarnings("ignore", "Some donated buffers were not usable")
                     lowered = lower_step(change.spec, target, stage)
-                futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = (
-                    change
-                )
+                plan = planned(lowered, progress=stage, settings=settings, children=children)
+                futures[executor.submit(plan)] = change, plan
             except Exception as error:  # raised by the user's code with ours in it
                 yield _failed(change, error, progress)
-        for future in as_completed(futures):
-            change = futures[future]
-            try:
-                capture = future.result()
-            except Exception as error:  # XLA's errors have no common type
-                yield _failed(change, error, progress)
-            else:
-                progress(change.rule, "done")
-                yield Outcome(change=change, capture=capture)
+        for future in as_completed([*futures]):
+            yield _outcome(future, *futures.pop(future), progress)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         children.end()
         executor.shutdown(wait=True)
 
 
+def _outcome(
+    future: Future[PlannedStep], change: Change, plan: Callable[[], PlannedStep], progress: Progress
+) -> Outcome:
+    try:
+        fresh = checked(future.result(), plan)
+    except Exception as error:  # XLA's errors have no common type
+        return _failed(change, error, progress)
+    progress(change.rule, "done")
+    return Outcome(change=change, fresh=fresh)
+
+
 def _failed(change: Change, error: Exception, progress: Progress) -> Outcome:
     progress(change.rule, "failed")
     reason = str(error) if isinstance(error, MemprofError) else f"{type(error).__name__}: {first_line(error)}"
-    return Outcome(change=change, capture=None, refusal=reason)
+    return Outcome(change=change, fresh=None, refusal=reason)

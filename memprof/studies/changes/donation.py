@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jax
 
+from memprof.analysis.records.rewrites import Donation
 from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import framework_of, is_array_like
@@ -31,6 +32,7 @@ def donations(step: Step) -> Iterator[Change]:
             cost=proposal.cost,
             code=code,
             spec=_donating(spec, code, proposal.intent),
+            rewrite=Donation(positions=proposal.intent.positions),
         )
 
 

@@ -19,6 +19,7 @@ from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.tracing.jitting import framework_of
 from memprof.sources.jax.tracing.rebinding import Bound, bound_places, pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.studies.changes.arguments import changed_args
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.intents import Aim, Intent
 
@@ -97,22 +98,9 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _narrow_args(step: Step) -> tuple[Any, ...] | None:
-    """Return the arguments with a narrow state; None if a leaf is not the argument that its report names."""
-    args: list[Any] = []
-    for number, value in enumerate(step.spec.args):
-        leaves, structure = jax.tree.flatten(value)
-        known = [leaf for leaf in step.report.arguments if leaf.position == number]
-        if [tuple(leaf.shape) for leaf in known] != [tuple(own(leaf, "shape") or ()) for leaf in leaves]:
-            return None
-        args.append(
-            jax.tree.unflatten(
-                structure,
-                [
-                    jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=own(leaf, "sharding"))
-                    if _is_wide(each)
-                    else leaf
-                    for each, leaf in zip(known, leaves, strict=True)
-                ],
-            )
-        )
-    return tuple(args)
+    return changed_args(
+        step,
+        lambda known, leaf: (
+            jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=own(leaf, "sharding")) if _is_wide(known) else leaf
+        ),
+    )

@@ -26,6 +26,7 @@ from memprof.studies.changes.change import Change, Step
 _MOST_BYTES, _MOST_FLOPS = 256 << 20, 10**10
 _NUM_EXAMPLES = 2
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
+_ROWS = 64
 _COARSE = {"bfloat16": 2**-6, "float16": 2**-8}
 
 
@@ -55,7 +56,7 @@ def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list
     if small is None:
         return Meaning.UNPROVED
     try:
-        changed = results_of(replace(change.spec, args=small.args), change.around)
+        changed = results_of(replace(change.on_cpu or change.spec, args=small.args), change.around)
         return _compared(before(), changed)
     except Exception:  # raised by the user's code, on a processor that it may not support
         return Meaning.UNPROVED
@@ -75,6 +76,8 @@ def _compared(before: list[Any], after: list[Any]) -> Meaning:
     if not before or [each.shape for each in before] != [each.shape for each in after]:
         return Meaning.UNPROVED
     pairs = list(zip(before, after, strict=True))
+    if not any(np.isfinite(_as_float(old)).any() for old, _ in pairs):
+        return Meaning.UNPROVED
     if all(np.array_equal(old, new, equal_nan=old.dtype.kind == "f") for old, new in pairs):
         return Meaning.EQUAL
     return Meaning.CLOSE if all(_is_close(old, new) for old, new in pairs) else Meaning.DIFFERENT
@@ -82,9 +85,13 @@ def _compared(before: list[Any], after: list[Any]) -> Meaning:
 
 def _is_close(old: Any, new: Any) -> bool:
     coarse = _COARSE.get(str(old.dtype), 0.0)
-    old, new = (np.asarray(jnp.asarray(each).astype(jnp.float32)) for each in (old, new))
-    scale = max(float(np.max(np.abs(old), initial=0.0)), 1.0)
+    old, new = _as_float(old), _as_float(new)
+    scale = max(float(np.max(np.abs(old), initial=0.0, where=np.isfinite(old))), 1.0)
     return bool(np.allclose(old, new, rtol=max(_RELATIVE, coarse), atol=max(_ABSOLUTE, coarse) * scale, equal_nan=True))
+
+
+def _as_float(array: Any) -> Any:
+    return np.asarray(jnp.asarray(array).astype(jnp.float32))
 
 
 def _is_small(spec: StepSpec, flops: int) -> bool:
@@ -99,7 +106,10 @@ def _cut(leaf: Any, batches: set[tuple[tuple[int, ...], str]]) -> Any:
 
 
 def _value(leaf: Any, random: np.random.Generator) -> Any:
-    """Return an array of a leaf's shape; floats are small and positive, so that roots and logarithms are defined."""
+    """Return an array of a leaf's shape; floats are small and positive, so that roots and logarithms are defined.
+
+    The rows of a large matrix are smaller, so that many layers do not overflow.
+    """
     if not is_array(leaf):
         return leaf
     dtype, shape = leaf.dtype, leaf.shape
@@ -107,5 +117,6 @@ def _value(leaf: Any, random: np.random.Generator) -> Any:
         keys = jax.random.split(jax.random.key(0), max(prod(shape), 1))
         return keys.reshape(shape)
     if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.asarray(random.uniform(0.01, 0.1, shape), dtype)
+        num_rows = shape[-2] if len(shape) > 1 else 1
+        return jnp.asarray(random.uniform(0.01, 0.1, shape) / max(1.0, num_rows / _ROWS), dtype)
     return jnp.asarray(random.integers(0, 2, shape), dtype)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.hlo.decoded import Decoded
 from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
@@ -87,14 +88,17 @@ def limits_of(
     )
 
 
-def check_capture(capture: Capture, limits: Limits) -> CheckResult:
+def check_capture(capture: Capture, limits: Limits, decoded: Decoded | None = None) -> CheckResult:
     """Check a capture.
+
+    Args:
+        decoded: see `analyze`.
 
     Raises:
         MemprofError: techniques must show in the program, but there are none, or none that this memprof version knows;
             or the step must fit a device that it was not compiled for.
     """
-    report = analyze(capture, pool=limits.pool)
+    report = analyze(capture, decoded, pool=limits.pool)
     if limits.require_effect and not report.techniques:
         raise MemprofError(
             f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
@@ -171,8 +175,11 @@ def check_replaceable(path: Path, *, force: bool) -> None:
         ) from error
 
 
-def update_baseline(capture: Capture, path: Path) -> None:
+def update_baseline(capture: Capture, path: Path, decoded: Decoded | None = None) -> None:
     """Write the baseline again: the sums, or the whole capture if the path names a capture.
+
+    Args:
+        decoded: see `analyze`.
 
     Raises:
         MemprofError: the file cannot be written.
@@ -180,7 +187,7 @@ def update_baseline(capture: Capture, path: Path) -> None:
     if path.suffix == _CAPTURE_SUFFIX:
         write_capture(capture, path, if_taken=IfTaken.REPLACE)
     else:
-        write_baseline(baseline_of(analyze(capture, with_order=False)), path)
+        write_baseline(baseline_of(analyze(capture, decoded, with_order=False)), path)
 
 
 def _with_memory(name: str) -> Target:

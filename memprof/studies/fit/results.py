@@ -277,7 +277,7 @@ class TriedTechniques:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
-    """The code change for one technique: an instruction in a sentence, and the line of code."""
+    """The code change for one technique: an instruction in a sentence, and code that runs in any step, or ""."""
 
     technique: str
     sentence: str

@@ -7,7 +7,7 @@ child process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.pipeline import analyze
@@ -23,6 +23,7 @@ from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.intents import with_imports
 
 _NUM_MEASURED = 3  # number of the cheapest fitting combinations that are run if steps are requested
 
@@ -127,10 +128,10 @@ class _Runs:
     def compile_plain(self) -> Report:
         """Compile the step without techniques, the starting point of the search."""
         (result,) = self._compile([""], note="without techniques")
-        if result.capture is None:
+        if result.fresh is None:
             assert result.error is not None
             raise result.error
-        return analyze(result.capture, with_order=False)
+        return analyze(result.fresh.capture, result.fresh.decoded, with_order=False)
 
     def compile(
         self, batch: Sequence[Combination], budget: Budget, *, note: str
@@ -151,8 +152,8 @@ class _Runs:
         seconds: dict[str, float] = {}
         labels = [each.label for each in ranked[:_NUM_MEASURED]]
         for result in self._compile(labels, note="running", num_steps=num_steps):
-            if result.capture is not None and result.capture.measured is not None:
-                median = result.capture.measured.median_seconds
+            if result.fresh is not None and result.fresh.capture.measured is not None:
+                median = result.fresh.capture.measured.median_seconds
                 seconds |= {result.task.label: median} if median is not None else {}
         timed = [replace(each, step_seconds=seconds.get(each.label)) for each in ranked]
         never = float("inf")
@@ -169,20 +170,18 @@ class _Runs:
             task, progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}")
         )
 
-    def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> list[CompileResult]:
+    def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> Iterator[CompileResult]:
         work = self._work
         tasks = [self._request.task(label, num_steps=num_steps) for label in labels]
-        results = []
         # Timed steps need the device for themselves.
         for result in compile_all(
             tasks,
             num_jobs=1 if num_steps else work.num_jobs,
             progress=lambda label, stage: work.progress(f"{note}; {label or 'baseline'}: {stage}"),
         ):
-            if result.capture is not None:
-                work.keep(replace(result.capture, request=request_digest(result.task)))
-            results.append(result)
-        return results
+            if result.fresh is not None:
+                work.keep(replace(result.fresh.capture, request=request_digest(result.task)))
+            yield result
 
 
 def cheapest_first(fitting: Sequence[TriedTechniques]) -> list[TriedTechniques]:
@@ -206,9 +205,10 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
 def _outcome(result: CompileResult, combination: Combination, budget: Budget) -> TriedTechniques:
     """Return the outcome of a compile. A failure, or a program that memprof does not understand, becomes a problem."""
     error = result.error
-    if result.capture is not None:
+    if result.fresh is not None:
         try:
-            return _of_report(analyze(result.capture, with_order=False), combination.cost, budget)
+            report = analyze(result.fresh.capture, result.fresh.decoded, with_order=False)
+            return _of_report(report, combination.cost, budget)
         except InternalError as defect:
             error = defect
     return TriedTechniques(
@@ -246,7 +246,7 @@ def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
 
 def _changes(techniques: Sequence[str]) -> tuple[CodeChange, ...]:
     return tuple(
-        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=each.how_to.code)
+        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=with_imports(each.how_to.code))
         for each in parse_techniques(*techniques)
         if each.how_to is not None
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TypeGuard
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.categories import Role
@@ -119,12 +120,13 @@ class FitRequest:
         if self.framework != FRAMEWORK and not is_model_file(self.subject.name):
             self.task(value)
 
-    def compiled(self, value: int | None, *, progress: Callable[[str], None]) -> Capture:
+    def compiled(self, value: int | None, *, progress: Callable[[str], None]) -> FreshCapture:
         """Return the capture for a value, compiled in a child process."""
         if not self.is_compiled:
             return self.build(value).capture(progress=progress)
         task = self.task(value)
-        return replace(compile_in_child(task, progress=progress), request=request_digest(task))
+        fresh = compile_in_child(task, progress=progress)
+        return replace(fresh, capture=replace(fresh.capture, request=request_digest(task)))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -235,7 +237,7 @@ def own_value(request: FitRequest, *, progress: Callable[[str], None] = lambda s
     recipe = request.task(None).recipe if is_of_jax else None
     if isinstance(recipe, BuiltInStep):
         return _start(request, recipe.plan().flat_config())
-    return _start(request, request.compiled(None, progress=progress).config)
+    return _start(request, request.compiled(None, progress=progress).capture.config)
 
 
 def _larger_value(
@@ -348,10 +350,10 @@ class _Compiles:
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None means its own value."""
         began = time.monotonic()
-        capture = self._compile(value)
-        self._keep(capture, value)
-        report = analyze(capture, with_order=False)
-        actual = _start(self._request, capture.config) if value is None else value
+        fresh = self._compile(value)
+        self._keep(fresh.capture, value)
+        report = analyze(fresh.capture, fresh.decoded, with_order=False)
+        actual = _start(self._request, report.config) if value is None else value
         self.reports[actual] = report
         seconds = time.monotonic() - began
         self.trials.append(
@@ -366,7 +368,7 @@ class _Compiles:
         )
         return report
 
-    def _compile(self, value: int | None) -> Capture:
+    def _compile(self, value: int | None) -> FreshCapture:
         field, number = self._request.field, len(self.trials) + 1
         name = f"{field} as it is" if value is None else f"{field}={value}"
         return self._request.compiled(

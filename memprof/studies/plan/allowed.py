@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from memprof.errors import MemprofError
+from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
@@ -16,27 +17,37 @@ class Allowed(Enum):
 
     DONATE = "donate"
     CHUNKED_LOSS = "chunked-loss"
+    FUSED_ATTENTION = "fused-attention"
     CHUNKED_ATTENTION = "chunked-attention"
 
     @property
     def rule(self) -> str:
         """The name of its advice."""
-        return "donate_state" if self is Allowed.DONATE else self.value.replace("-", "_")
+        return _RULES.get(self, self.value.replace("-", "_"))
 
     @property
     def family(self) -> Callable[[Step], Iterator[Change]]:
         """The function that yields the change."""
-        return donations if self is Allowed.DONATE else in_chunks
+        return _FAMILIES.get(self, in_chunks)
+
+
+_RULES = {Allowed.DONATE: "donate_state", Allowed.FUSED_ATTENTION: "flash_attention"}
+_FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
+    Allowed.DONATE: donations,
+    Allowed.FUSED_ATTENTION: attention_kernels,
+}
 
 
 def parse_allowed(names: str) -> tuple[Allowed, ...]:
-    """Parse names of changes, separated by commas.
+    """Parse names of changes, separated by commas; "none" is no change.
 
     Raises:
         MemprofError: there is no such change.
     """
     known = {each.value: each for each in Allowed}
     asked = [name.strip() for name in names.split(",") if name.strip()]
+    if asked == ["none"]:
+        return ()
     for name in asked:
         if name not in known:
             raise MemprofError(f"a plan cannot be allowed {name!r}: there are {', '.join(known)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
-from memprof.analysis.records.in_chunks import InChunks
+from memprof.analysis.records.rewrites import Rewrite
 from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
@@ -41,12 +41,12 @@ class PlannedChange:
     Attributes:
         rule: the name of its advice.
         code: code to paste.
-        num_parts: number of chunks; 1 for a change without chunks.
+        rewrite: what `memprof.apply` takes to make the change.
     """
 
     rule: str
     code: str
-    num_parts: int
+    rewrite: Rewrite | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,9 @@ class CheckpointPlan:
         return None if self.best is None else self.best.checkpoints
 
     @property
-    def chunks(self) -> InChunks | None:
-        """The parts of the step that are computed in chunks; None if there are none."""
-        parts = {each.rule: each.num_parts for each in self.changes}
-        found = InChunks(loss=parts.get("chunked_loss", 1), attention=parts.get("chunked_attention", 1))
-        return None if found == InChunks() else found
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """The other ways to compute parts of the step, in order."""
+        return tuple(each.rewrite for each in self.changes if each.rewrite is not None)
 
     @property
     def code(self) -> str:

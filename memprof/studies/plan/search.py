@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
@@ -66,13 +67,13 @@ def plan_step(
         Exception: any error of the step while it is traced.
     """
     search = _Search(spec, target, progress)
-    capture = search.as_it_is()
+    report = search.as_it_is()
     if budget_bytes is None:
-        budget_bytes = analyze(capture, with_order=False).verdict.pool_bytes
+        budget_bytes = report.verdict.pool_bytes
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
     if search.smallest_bytes > budget_bytes:
-        search.change(allowed, capture, budget_bytes)
+        search.change(allowed, report, budget_bytes)
     if with_curve:
         search.draw()
     if search.smallest_bytes > budget_bytes:
@@ -81,7 +82,7 @@ def plan_step(
     best = min(fits, key=_work, default=None)
     return CheckpointPlan(
         label=spec.label,
-        target=capture.target,
+        target=report.target,
         budget_bytes=budget_bytes,
         points=tuple(search.points),
         best=best,
@@ -111,40 +112,39 @@ class _Search:
         """The smallest footprint so far."""
         return min(point.footprint_bytes for point in self.points)
 
-    def as_it_is(self) -> Capture:
+    def as_it_is(self) -> Report:
         """Compile the unchanged step, and find its blocks."""
-        capture = self._capture(AS_IT_IS)
-        self._find_blocks(capture)
-        self._add_without_checkpoints(AS_IT_IS, capture)
-        return capture
+        report = self._report(AS_IT_IS)
+        self._find_blocks(report)
+        self._add_without_checkpoints(AS_IT_IS, report)
+        return report
 
-    def change(self, allowed: Collection[Allowed], capture: Capture, budget_bytes: int) -> None:
+    def change(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
         """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
         for each in Allowed:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
                 continue
-            report = analyze(capture, with_order=False)
             step = Step(spec=self._spec, target=self._target, report=report, advice=upper_bounds(report))
             change = next((made for made in each.family(step) if made.rule == each.rule), None)
             if change is None:
                 continue
             before, self._spec = self._spec, change.spec
-            changed = self._capture(each.rule)
+            changed = self._report(each.rule)
             self._find_blocks(changed)
             smallest = self.smallest_bytes
             if self._add_without_checkpoints(each.rule, changed).footprint_bytes < smallest:
-                capture = changed
-                self.changes.append(PlannedChange(rule=each.rule, code=change.code, num_parts=change.intent.num_parts))
+                report = changed
+                self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
             else:
                 self._spec = before
-                self._find_blocks(capture)
+                self._find_blocks(report)
 
-    def _add_without_checkpoints(self, name: str, capture: Capture) -> PlanPoint:
+    def _add_without_checkpoints(self, name: str, report: Report) -> PlanPoint:
         kept_bytes = self._everything().size_bytes
-        self.points.append(_point(name, capture, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
+        self.points.append(_point(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
         return self.points[-1]
 
-    def _find_blocks(self, capture: Capture) -> None:
+    def _find_blocks(self, report: Report) -> None:
         with checkpointed(None) as functions:
             traced_jaxpr(self._spec, self._target)
         if not functions:
@@ -152,8 +152,12 @@ class _Search:
                 f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
             )
         self._progress("choosing")
-        speeds = capture.target.speeds
-        self._blocks = [block_of(body, count, speeds) for closed in functions for body, count in blocks_of(closed)]
+        speeds, num_devices = report.target.speeds, report.target.topology.num_devices
+        self._blocks = [
+            block_of(body, count, speeds, num_devices=num_devices)
+            for closed in functions
+            for body, count in blocks_of(closed)
+        ]
         self.is_loop = any(
             find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions
         )
@@ -268,26 +272,29 @@ class _Search:
 
     def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
         with checkpointed(checkpoints):
-            capture = self._capture(name)
-        point = _point(name, capture, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+            report = self._report(name)
+        point = _point(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
         self.points.append(point)
         return point
 
-    def _capture(self, name: str) -> Capture:
+    def _report(self, name: str) -> Report:
         number = len(self.points) + 1
-        return capture_of(self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}"))
+        fresh = capture_of(
+            self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}")
+        )
+        return analyze(fresh.capture, fresh.decoded, with_order=False)
 
 
 def _point(
-    name: str, capture: Capture, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
+    name: str, report: Report, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
 ) -> PlanPoint:
     return PlanPoint(
         name=name,
         checkpoints=checkpoints,
         kept_bytes=kept_bytes,
         repeated_seconds=repeated_seconds,
-        footprint_bytes=analyze(capture, with_order=False).unpressed.footprint_bytes,
-        recomputed_flops=capture.recomputed_flops,
+        footprint_bytes=report.unpressed.footprint_bytes,
+        recomputed_flops=report.recomputed_flops,
     )
 
 

@@ -10,16 +10,19 @@ from pathlib import Path
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.watched import SeenCompile
 from memprof.errors import MemprofError
-from memprof.sources.jax.planning import capture_plan
+from memprof.sources.capture_file import write_capture
+from memprof.sources.jax.planning import planned_step
 from memprof.sources.jax.processes.launch import plan_in_child
-from memprof.sources.jax.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
+from memprof.sources.jax.processes.task import PLAN_TASK_FILE, decoded_task
 from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.plan import PlannedStep
+from memprof.sources.jax.xla.plan_cache import checked
 from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
-from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, known_of
+from memprof.studies.watch.reading import CAPTURE_FILE, handover_of
 
 
 def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[MemprofError]:
-    """Compile a script's recorded programs for another target, and store XLA's plans in place of the originals.
+    """Compile a script's recorded programs for another target, and store their captures beside them.
 
     Args:
         progress: called with the name of each program.
@@ -36,10 +39,7 @@ def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[Me
             errors.append(error)
             records.write(place / records.COMPILE, replace(seen, failed=str(error)))
             continue
-        dump = place / DUMP_FOLDER
-        dump.mkdir()
-        (dump / f"{seen.name}.gpu_after_optimizations.hlo.pb").write_bytes(capture.hlo_proto)
-        (place / WITHOUT_LIMIT_FILE).write_bytes(capture.proto_without_limit)
+        write_capture(capture, place / CAPTURE_FILE)
         records.write(place / records.COMPILE, replace(seen, seconds=capture.timings.compile_seconds))
     return errors
 
@@ -47,8 +47,13 @@ def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[Me
 def _compiled_for_target(folder: Path, seen: SeenCompile, place: Path) -> Capture:
     task, program = decoded_task((place / PLAN_TASK_FILE).read_bytes()), PortableProgram.read(place)
     assert isinstance(task, PlanTask)
-    make = functools.partial(plan_in_child, program, task, progress=_silent)
-    return capture_plan(known_of(folder, seen), program, task, make, progress=_silent)
+    handover, make = handover_of(folder, seen), functools.partial(plan_in_child, program, task, progress=_silent)
+
+    def plan() -> PlannedStep:
+        step = planned_step(handover.step, program, task, make, progress=_silent)
+        return replace(handover, plan=step.plan, cache_key=step.cache_key).planned()
+
+    return checked(plan(), plan).capture
 
 
 def _silent(stage: str) -> None:

@@ -63,10 +63,14 @@ ACCUM = Technique(
     (see `gradients.py`).""",
     summary="gradients of N minibatches added up by a loop (lax.scan); the batch must be a multiple of N",
     how_to=HowTo(
-        sentence="Add up the gradients of the batch's <N> parts in a loop, from `zeros` like the parameters, and "
-        "divide the sum by <N>.",
-        code="grads, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, jax.grad(loss)(params, "
-        "part)), None), zeros, jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch))",
+        sentence="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
+        code="""def add(total, part):
+    return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
+
+
+parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
+total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
+gradients = jax.tree.map(lambda x: x / <N>, total)""",
     ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",
@@ -89,8 +93,9 @@ ACCUM_LOOP = Technique(
     how_to=HowTo(
         sentence="Add up the gradients of the batch's <N> parts, one copy of the program for each, and divide the "
         "sum by <N>.",
-        code="grads = jax.tree.map(lambda *each: sum(each), *(jax.grad(loss)(params, jax.tree.map(lambda x: "
-        "x.reshape(<N>, -1, *x.shape[1:])[number], batch)) for number in range(<N>)))",
+        code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
+each = [jax.grad(loss)(params, jax.tree.map(lambda x: x[number], parts)) for number in range(<N>)]
+gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",
     ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",

@@ -81,7 +81,7 @@ FLASH = Technique(
     summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
     how_to=HowTo(
         sentence="Attend by cuDNN's fused kernel, with queries, keys and values in half precision.",
-        code='attended = jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn")',
+        code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
     ),
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
     family="attention",

@@ -108,8 +108,8 @@ REMAT = Technique(
     about a third more operations.""",
     summary="each Transformer block checkpointed: its inside is computed again in the backward pass",
     how_to=HowTo(
-        sentence="Checkpoint each block; outside Flax, `jax.checkpoint` does the same around a function.",
-        code="Block = nn.remat(Block)",
+        sentence="Checkpoint each block.",
+        code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -127,8 +127,7 @@ REMAT_MLP = Technique(
     activation function, and what its derivative needs). They are computed again; attention keeps what it has.""",
     summary="the MLP of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the MLP of each block; outside Flax, `jax.checkpoint` does the same around a function.",
-        code="MLP = nn.remat(MLP)",
+        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -146,9 +145,7 @@ REMAT_ATTN = Technique(
     computed again; the MLP keeps what it has.""",
     summary="the attention of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the attention of each block; outside Flax, `jax.checkpoint` does the same around a "
-        "function.",
-        code="Attention = nn.remat(Attention)",
+        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
@@ -166,8 +163,8 @@ REMAT_MLP_ATTN = Technique(
     recomputed at a time, which lowers the peak of the backward pass.""",
     summary="attention and MLP of each Transformer block checkpointed, each on its own",
     how_to=HowTo(
-        sentence="Checkpoint the attention and the MLP of each block, each on its own.",
-        code="Attention, MLP = nn.remat(Attention), nn.remat(MLP)",
+        sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
+        "Flax, or `jax.checkpoint` of functions.",
     ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="checkpointing",
@@ -188,7 +185,7 @@ REMAT_ACT = Technique(
     summary="only the activation function of each MLP checkpointed",
     how_to=HowTo(
         sentence="Checkpoint the activation function.",
-        code="activation = jax.checkpoint(nn.gelu)",
+        code="activation = jax.checkpoint(jax.nn.gelu)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
@@ -209,7 +206,7 @@ REMAT_DOTS = Technique(
     summary="each Transformer block checkpointed, with the results of its projections kept",
     how_to=HowTo(
         sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
-        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
@@ -230,7 +227,7 @@ REMAT_NAMES = Technique(
     how_to=HowTo(
         sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
         "each block with a policy that keeps them.",
-        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
         argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -253,9 +250,11 @@ REMAT_OFFLOAD = Technique(
     how_to=HowTo(
         sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
         "each block with a policy that moves them to host memory.",
-        code="Block = nn.remat(Block, "
-        "policy=jax.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_saved=(), "
-        'names_which_can_be_offloaded=names, offload_src="device", offload_dst="pinned_host"))',
+        code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
+    offload_src="device", offload_dst="pinned_host",
+)
+block = jax.checkpoint(block, policy=policy)""",
     ),
     reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     family="checkpointing",
@@ -299,6 +298,7 @@ MEANS = {
     ),
     Aim.CAST_WEIGHTS_IN_LAYERS: Means(
         code="block = jax.checkpoint(lambda params, *inputs, block=block: "
-        "block(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params), *inputs))  # without the casts before it"
+        "block(jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, params), *inputs))"
+        "  # without the casts before it"
     ),
 }

@@ -39,7 +39,7 @@ XLA = Technique(
     summary="a compiler option, passed to XLA and recorded; may be repeated",
     how_to=HowTo(
         sentence="Give the compiler the option when the step is compiled.",
-        code="compiled = jax.jit(train_step).lower(state, batch).compile(compiler_options=dict([<FLAG=VALUE>]))",
+        code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
         argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     ),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",

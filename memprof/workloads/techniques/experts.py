@@ -61,7 +61,7 @@ EXPERT = Technique(
     summary="experts and batch divided over the axis ep, tokens sent to their experts and back by all-to-all",
     how_to=HowTo(
         sentence="Divide the experts' parameters over the axis, and what goes into them by experts, not by examples.",
-        code="tokens = jax.lax.with_sharding_constraint(tokens, "
+        code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     ),
     reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",

@@ -118,6 +118,11 @@ def check_prefill(config: Any, train_config: TrainConfig) -> None:
     )
 
 
+_SPLIT_CACHE = (
+    "cache = [jax.tree.map(lambda leaf: leaf[n], cache) for n in range(len(jax.tree.leaves(cache)[0]))]"
+    "  # once; layer n updates cache[n], in a Python loop"
+)
+
 KV_LIST = Technique(
     name="kv-list",
     about="""The KV cache as a list of arrays, one for each layer, in a program that has a copy of each layer.
@@ -128,7 +133,7 @@ KV_LIST = Technique(
     summary="the cache as one array for each layer, updated in place; the layers are unrolled",
     how_to=HowTo(
         sentence="Hold the cache of each layer in an array of its own, and call the layers one after another.",
-        code="cache = [layer_cache.at[rows, positions].set(new) for layer_cache, new in zip(cache, news)]",
+        code=_SPLIT_CACHE,
     ),
     reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
     family="inference",
@@ -147,7 +152,6 @@ GQA = Technique(
     summary="N heads of keys and values, each for a group of query heads; another model",
     how_to=HowTo(
         sentence="Project keys and values to <N> heads, and attend with the query heads in groups.",
-        code="attended = jax.nn.dot_product_attention(query, key, value)  # key and value have <N> heads",
     ),
     reference="Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models, arXiv:2305.13245",
     family="inference",
@@ -168,7 +172,6 @@ WINDOW = Technique(
     summary="the cache keeps the last N tokens of each sequence; another model",
     how_to=HowTo(
         sentence="Write each token at its position modulo <N>, and attend to what is there.",
-        code="cache = cache.at[rows, positions % <N>].set(new)",
     ),
     reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
     family="inference",
@@ -191,8 +194,6 @@ PAGED_KV = Technique(
     summary="the cache as a pool of pages, which a table assigns to sequences",
     how_to=HowTo(
         sentence="Hold all pages in one array, and write and read through a table of the sequences' pages.",
-        code="pool = pool.at[pages[rows, positions // 16], positions % 16].set(new);"
-        " keys = pool[pages].reshape(len(pages), -1, *pool.shape[2:])",
     ),
     reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
     " arXiv:2309.06180",
@@ -212,8 +213,6 @@ CHUNKED_PREFILL = Technique(
     summary="the prefill reads N tokens of each prompt at a time",
     how_to=HowTo(
         sentence="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",
-        code="for start in range(0, prompt_len, <N>): "
-        "logits, cache = step(params, cache, tokens[:, start:start + <N>], start)",
     ),
     reference="Agrawal et al. 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes, arXiv:2308.16369",
     family="inference",
@@ -235,12 +234,12 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.SPLIT_CACHE: Means(
-        code="cache = [jax.tree.map(lambda leaf: leaf[n], cache) for n in range(len(jax.tree.leaves(cache)[0]))]"
-        "  # once; layer n updates cache[n], in a Python loop",
+        code=_SPLIT_CACHE,
         technique=KV_LIST.name,
     ),
     Aim.CAST_CACHE: Means(
-        code="cache = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), cache)  # once; cast keys and values, too"
+        code="cache = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, cache)"
+        "  # once; cast keys and values, too"
     ),
     Aim.REORDER_CACHE: Means(
         code="cache = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), cache)"

@@ -67,7 +67,7 @@ CHUNKED_LOSS = Technique(
     summary="logits and cross-entropy in K chunks of the tokens, each computed again in the backward pass",
     how_to=HowTo(
         sentence="Compute logits and loss in <K> chunks of the tokens, and each chunk again in the backward pass.",
-        code="loss = jnp.sum(jax.lax.map(jax.checkpoint(loss_of_chunk), tokens.reshape(<K>, -1, *tokens.shape[2:])))",
+        code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     ),
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
     family="loss",

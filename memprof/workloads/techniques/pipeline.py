@@ -71,7 +71,6 @@ PIPELINE = Technique(
     summary="layers divided over the axis pp, the batch handed on in M microbatches (default: as many as devices)",
     how_to=HowTo(
         sentence="Stack the layers' parameters, divide them over the axis by jax.shard_map, and hand microbatches on.",
-        code='arrived = jax.lax.ppermute(result, "pp", [(n, (n + 1) % num_stages) for n in range(num_stages)])',
     ),
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
     family="pipeline",

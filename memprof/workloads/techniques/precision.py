@@ -91,6 +91,10 @@ def _shares(computed: dict[str, int]) -> str:
     return ", ".join(f"{100 * size / total:.0f}% {dtype}" for dtype, size in computed.items() if size)
 
 
+_CAST = "jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, {})"
+_CAST_PASSES = f"params, batch = {_CAST.format('(params, batch)')}  # in the loss; Flax: Model(dtype=jnp.bfloat16)"
+_CAST_WEIGHTS = f"params = {_CAST.format('params')}  # once, before the first call"
+
 FP32 = Technique(
     name="fp32",
     about="""Float32 throughout, stated in the label.
@@ -100,7 +104,6 @@ FP32 = Technique(
     summary="everything in float32, as in the baseline",
     how_to=HowTo(
         sentence="Compute in float32 and hold the parameters in it, which is what JAX does unasked.",
-        code="model = Model(dtype=jnp.float32, param_dtype=jnp.float32)",
     ),
     reference="IEEE 754-2019, binary32",
     family="precision",
@@ -120,7 +123,7 @@ BF16 = Technique(
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
     how_to=HowTo(
         sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
-        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.float32)",
+        code=_CAST_PASSES,
     ),
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
     family="precision",
@@ -141,7 +144,7 @@ BF16_PARAMS = Technique(
     summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
     how_to=HowTo(
         sentence="Compute in bfloat16 and hold the parameters, and with them the optimizer state, in it too.",
-        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)",
+        code=_CAST_WEIGHTS,
     ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
     family="precision",
@@ -162,8 +165,8 @@ FP16 = Technique(
     """,
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
     how_to=HowTo(
-        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself.",
-        code="dynamic_scale, is_finite, loss, grads = dynamic_scale.value_and_grad(loss_in_float16)(params)",
+        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
+        " `flax.training.dynamic_scale.DynamicScale().value_and_grad`.",
     ),
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
     family="precision",
@@ -182,13 +185,11 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.CAST_PASSES: Means(
-        code="params, batch = jax.tree.map("
-        "lambda a: a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a, (params, batch))"
-        "  # in the loss; Flax: Model(dtype=jnp.bfloat16)",
+        code=_CAST_PASSES,
         technique=BF16.name,
     ),
     Aim.CAST_WEIGHTS: Means(
-        code="params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)  # once, before the first call",
+        code=_CAST_WEIGHTS,
         technique=BF16_PARAMS.name,
     ),
     Aim.CONVERT_WEIGHTS_ONCE: Means(

@@ -72,7 +72,6 @@ PRUNE_STRUCTURED = Technique(
     summary="whole attention heads and hidden units cut out: a smaller dense model",
     how_to=HowTo(
         sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
-        code="model = Model(num_heads=round(num_heads * (1 - <RATIO>)), mlp_size=round(mlp_size * (1 - <RATIO>)))",
     ),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",

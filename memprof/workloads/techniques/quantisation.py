@@ -63,8 +63,13 @@ INT8_WEIGHTS = Technique(
     summary="kernels in 8-bit integers, with a scale for each column",
     how_to=HowTo(
         sentence="Hold the kernels as integers, and multiply the result of the product by the scales of the columns.",
-        code="scale = jnp.max(jnp.abs(w), 0) / 127; w_int8 = jnp.round(w / scale).astype(jnp.int8)  # once;"
-        " y = (x @ w_int8.astype(x.dtype)) * scale",
+        code="""def quantised(weights):  # once
+    scale = jnp.max(jnp.abs(weights), 0) / 127
+    return jnp.round(weights / scale).astype(jnp.int8), scale
+
+
+def product(inputs, weights, scale):
+    return (inputs @ weights.astype(inputs.dtype)) * scale""",
     ),
     reference="Dettmers et al. 2022, LLM.int8(), arXiv:2208.07339, section 2.1",
     family="quantisation",
@@ -84,9 +89,15 @@ INT4_WEIGHTS = Technique(
     summary="kernels in 4-bit integers, with a scale for each 128 rows of a column",
     how_to=HowTo(
         sentence="Hold the kernels as 4-bit integers in groups of rows, each with its scales.",
-        code="groups = w.reshape(-1, 128, w.shape[-1]); scale = jnp.max(jnp.abs(groups), 1) / 7  # once;"
-        ' w_int4 = jnp.round(groups / scale[:, None]).astype(jnp.int4); y = jnp.einsum("bgr,grc,gc->bc",'
-        " x.reshape(len(x), -1, 128), w_int4.astype(x.dtype), scale)",
+        code="""def quantised(weights):  # once
+    groups = weights.reshape(-1, 128, weights.shape[-1])
+    scale = jnp.max(jnp.abs(groups), 1) / 7
+    return jnp.round(groups / scale[:, None]).astype(jnp.int4), scale
+
+
+def product(inputs, weights, scale):
+    groups = inputs.reshape(len(inputs), -1, 128)
+    return jnp.einsum("bgr,grc,gc->bc", groups, weights.astype(inputs.dtype), scale)""",
     ),
     reference="Frantar et al. 2022, GPTQ, arXiv:2210.17323, section 5; Lin et al. 2023, AWQ, arXiv:2306.00978",
     family="quantisation",
@@ -106,8 +117,13 @@ FP8_WEIGHTS = Technique(
     how_to=HowTo(
         sentence="Hold the kernels as 8-bit floats, and multiply the result of the product by the scales of the"
         " columns.",
-        code="scale = jnp.max(jnp.abs(w), 0) / 448; w_fp8 = (w / scale).astype(jnp.float8_e4m3fn)  # once;"
-        " y = (x @ w_fp8.astype(x.dtype)) * scale",
+        code="""def quantised(weights):  # once
+    scale = jnp.max(jnp.abs(weights), 0) / 448
+    return (weights / scale).astype(jnp.float8_e4m3fn), scale
+
+
+def product(inputs, weights, scale):
+    return (inputs @ weights.astype(inputs.dtype)) * scale""",
     ),
     reference="Micikevicius et al. 2022, FP8 Formats for Deep Learning, arXiv:2209.05433",
     family="quantisation",
@@ -126,7 +142,13 @@ INT8_KV = Technique(
     summary="the cache in 8-bit integers, with a scale for each token and head",
     how_to=HowTo(
         sentence="Write rounded integers and their scales into the cache, and multiply them when attention reads them.",
-        code="scale = jnp.max(jnp.abs(key), -1) / 127; key_int8 = jnp.round(key / scale[..., None]).astype(jnp.int8)",
+        code="""def quantised(keys):
+    scale = jnp.max(jnp.abs(keys), -1) / 127
+    return jnp.round(keys / scale[..., None]).astype(jnp.int8), scale
+
+
+def read(keys, scale, dtype):
+    return keys.astype(dtype) * scale[..., None].astype(dtype)""",
     ),
     reference="Sheng et al. 2023, FlexGen, arXiv:2303.06865, section 5",
     family="quantisation",
@@ -145,7 +167,7 @@ FP8_KV = Technique(
     summary="the cache in 8-bit floats, without scales",
     how_to=HowTo(
         sentence="Cast keys and values when they are written into the cache, and back when attention reads them.",
-        code="key_fp8 = jnp.clip(key, -448, 448).astype(jnp.float8_e4m3fn)",
+        code="k, v = (jnp.clip(each, -448, 448).astype(jnp.float8_e4m3fn) for each in (k, v))",
     ),
     reference="Micikevicius et al. 2022, FP8 Formats for Deep Learning, arXiv:2209.05433",
     family="quantisation",

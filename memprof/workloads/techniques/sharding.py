@@ -186,7 +186,7 @@ ZERO2 = Technique(
     summary="data parallelism with optimizer state and gradients divided over the axis dp",
     how_to=HowTo(
         sentence="Divide the gradients as the optimizer state is, before the update.",
-        code=_each_divided("grads", (DP,)),
+        code=_each_divided("gradients", (DP,)),
     ),
     reference=_ZERO,
     family="sharding",
@@ -254,7 +254,7 @@ SEQUENCE = Technique(
     summary="sequences divided over the axis sp; keys and values gathered for attention",
     how_to=HowTo(
         sentence="Divide the activations by their tokens, and keep keys and values whole.",
-        code="hidden = jax.lax.with_sharding_constraint(hidden, "
+        code="x = jax.lax.with_sharding_constraint(x, "
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
     ),
     reference="Llama team 2024, The Llama 3 Herd of Models, section 3.3.2, arXiv:2407.21783",

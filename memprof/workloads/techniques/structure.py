@@ -83,7 +83,7 @@ DONATE = Technique(
     summary="the new state reuses the buffers of the old one (donate_argnums)",
     how_to=HowTo(
         sentence="Donate the training state, so that the new one takes the place of the old one.",
-        code="step = jax.jit(train_step, donate_argnums=(0,))",
+        code="step = jax.jit(step, donate_argnums=(0,))",
     ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     family="structure",
@@ -101,7 +101,7 @@ NO_DONATE = Technique(
     summary="old and new state beside each other, as in the baseline",
     how_to=HowTo(
         sentence="Donate nothing, which is what JAX does unasked.",
-        code="step = jax.jit(train_step)",
+        code="step = jax.jit(step)",
     ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     family="structure",
@@ -122,9 +122,8 @@ SCAN = Technique(
     difference goes.""",
     summary="a loop over the layers, their parameters stacked (nn.scan), instead of a copy of the program for each",
     how_to=HowTo(
-        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer.",
-        code='Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True}, '
-        "length=num_layers)",
+        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
+        " `nn.scan` in Flax, or `jax.lax.scan`.",
     ),
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
     family="structure",

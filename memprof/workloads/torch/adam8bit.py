@@ -2,7 +2,7 @@
 
 Each block of 256 elements has a scale. The first moment and the root of the second are stored as integers times that
 scale. They are rounded at random, so that a change smaller than one integer is not lost. Tensors of less than 4096
-elements stay float32. The update goes parameter by parameter, so temporaries exist for one parameter at a time.
+elements stay float32. Like the kernel of bitsandbytes, the update is one operation that allocates no memory on a GPU.
 
 Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861.
 """
@@ -57,37 +57,56 @@ class Adam8bit(torch.optim.Optimizer):
                     state[name] = torch.zeros_like(parameter, dtype=dtype)
                     state[f"{name}_scale"] = parameter.new_zeros(-(-parameter.numel() // _BLOCK), dtype=torch.float32)
         state["step"] += 1
-        first_decay, second_decay = group["betas"]
-        gradient = parameter.grad.float()
-        first = _load(state, "mu").lerp_(gradient, 1 - first_decay)
-        root = (
-            _load(state, "nu").square_().mul_(second_decay).addcmul_(gradient, gradient, value=1 - second_decay).sqrt_()
-        )
-        divisor = (root / (1 - second_decay ** state["step"]) ** 0.5).add_(group["eps"])
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(first, divisor, value=-group["lr"] / (1 - first_decay ** state["step"]))
-        _save(state, "mu", first)
-        _save(state, "nu", root)
+        scales = state.get("mu_scale"), state.get("nu_scale")
+        factors = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
+        _update_in_place(parameter, parameter.grad, state["mu"], state["nu"], *scales, state["step"], *factors)
 
 
-def _load(state: dict[str, Any], name: str) -> Tensor:
+@torch.library.custom_op("memprof::adam8bit", mutates_args=("parameter", "mu", "nu", "mu_scale", "nu_scale"))
+def _update_in_place(
+    parameter: Tensor,
+    gradient: Tensor,
+    mu: Tensor,
+    nu: Tensor,
+    mu_scale: Tensor | None,
+    nu_scale: Tensor | None,
+    step: int,
+    lr: float,
+    first_decay: float,
+    second_decay: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    gradient = gradient.float()
+    first = _load(mu, mu_scale).lerp_(gradient, 1 - first_decay)
+    squared = _load(nu, nu_scale).square_()
+    root = squared.mul_(second_decay).addcmul_(gradient, gradient, value=1 - second_decay).sqrt_()
+    divisor = (root / (1 - second_decay**step) ** 0.5).add_(eps)
+    parameter.mul_(1 - lr * weight_decay)
+    parameter.addcdiv_(first, divisor, value=-lr / (1 - first_decay**step))
+    _save(mu, mu_scale, first)
+    _save(nu, nu_scale, root)
+
+
+@_update_in_place.register_fake
+def _allocate_nothing(*args: Any) -> None:
+    """Do what the kernel does to memory."""
+
+
+def _load(kept: Tensor, scale: Tensor | None) -> Tensor:
     """Return a moment as float32."""
-    kept: Tensor = state[name]
-    if f"{name}_scale" not in state:
+    if scale is None:
         return kept.clone()
-    scale = state[f"{name}_scale"].repeat_interleave(_BLOCK)[: kept.numel()]
-    return kept.float().mul_(scale.view_as(kept))
+    return kept.float().mul_(scale.repeat_interleave(_BLOCK)[: kept.numel()].view_as(kept))
 
 
-def _save(state: dict[str, Any], name: str, moment: Tensor) -> None:
+def _save(kept: Tensor, scale: Tensor | None, moment: Tensor) -> None:
     """Store a moment in place of the previous one."""
-    kept: Tensor = state[name]
-    if f"{name}_scale" not in state:
+    if scale is None:
         kept.copy_(moment)
         return
     flat = torch.nn.functional.pad(moment.flatten(), (0, -moment.numel() % _BLOCK)).view(-1, _BLOCK)
-    scale = flat.abs().amax(dim=1).div_(_HIGHEST[kept.dtype])
-    state[f"{name}_scale"].copy_(scale)
-    codes = flat.div(scale.clamp_(min=torch.finfo(torch.float32).tiny)[:, None])
+    scale.copy_(flat.abs().amax(dim=1).div_(_HIGHEST[kept.dtype]))
+    codes = flat.div(scale.clamp(min=torch.finfo(torch.float32).tiny)[:, None])
     codes.add_(torch.rand_like(codes)).floor_().clamp_(-_HIGHEST[kept.dtype], _HIGHEST[kept.dtype])
     kept.copy_(codes.flatten()[: kept.numel()].view_as(kept))

@@ -48,31 +48,44 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """LayerNorm, QKV projection, attention, output projection, dropout."""
+    """LayerNorm, projections to queries, keys and values, attention, output projection, dropout.
+
+    A decoder has one projection for all three, as GPT-2 has; an encoder has three, as BERT has. Under autocast each of
+    them makes and keeps a copy of its input in half precision.
+    """
 
     def __init__(self, config: TransformerConfig, train_config: TrainConfig) -> None:
         super().__init__()
         width = config.num_heads * config.head_width
         self.norm = nn.LayerNorm(config.hidden_size)
-        self.qkv = nn.Linear(config.hidden_size, 3 * width)
+        if config.causal:
+            self.qkv = nn.Linear(config.hidden_size, 3 * width)
+        else:
+            self.query, self.key, self.value = (nn.Linear(config.hidden_size, width) for _ in range(3))
         self.out = nn.Linear(width, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout_rate)
         self._config = config
         self._is_fused = train_config.attention_kernel == "flash"
 
-    def forward(self, hidden: Tensor, allowed: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         batch, length, _ = hidden.shape
         config = self._config
-        by_head = self.qkv(self.norm(hidden)).view(batch, length, 3, config.num_heads, config.head_width)
-        query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind()
+        hidden = self.norm(hidden)
+        projected = [self.qkv] if config.causal else [self.query, self.key, self.value]
+        by_head = batch, length, -1, config.num_heads, config.head_width
+        query, key, value = (
+            each for part in projected for each in part(hidden).view(by_head).permute(2, 0, 3, 1, 4).unbind()
+        )
         rate = config.attention_dropout_rate if self.training else 0.0
         if self._is_fused:
-            is_causal = config.causal and allowed is None
-            attended = F.scaled_dot_product_attention(query, key, value, allowed, rate, is_causal)
+            is_causal = config.causal and mask is None
+            attended = F.scaled_dot_product_attention(query, key, value, mask, rate, is_causal)
         else:
             scores = query @ key.transpose(-1, -2) * config.head_width**-0.5
-            if allowed is not None:
-                scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+            if mask is not None and mask.dtype is torch.bool:
+                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            elif mask is not None:
+                scores = scores + mask  # float32 even under autocast, if the mask is
             probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
             attended = F.dropout(probabilities, rate, self.training) @ value
         result: Tensor = self.dropout(self.out(attended.transpose(1, 2).reshape(batch, length, -1)))
@@ -107,11 +120,11 @@ class Block(nn.Module):
         self.mlp = MLPBlock(config, train_config)
         self._checkpoints = train_config.remat_modules.split(",")
 
-    def forward(self, hidden: Tensor, allowed: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         if "attention" in self._checkpoints:
-            hidden = hidden + _checkpointed(self.attention, hidden, allowed)
+            hidden = hidden + _checkpointed(self.attention, hidden, mask)
         else:
-            hidden = hidden + self.attention(hidden, allowed)
+            hidden = hidden + self.attention(hidden, mask)
         if "mlp" in self._checkpoints:
             return hidden + _checkpointed(self.mlp, hidden)
         return hidden + self.mlp(hidden)
@@ -141,13 +154,13 @@ class Transformer(nn.Module):
         length = inputs.shape[1]
         hidden = self.token_embedding(inputs) + self.position_embedding.weight[:length]
         hidden = self.embedding_dropout(hidden)
-        allowed = self._allowed(inputs, input_mask, attention_mask)
+        mask = self._mask(inputs, input_mask, attention_mask)
         products_kept = self._train_config.remat_policy == "products"
         for layer in self.layers:
             if self._train_config.remat_modules == "block":
-                hidden = _checkpointed(layer, hidden, allowed, products_kept=products_kept)
+                hidden = _checkpointed(layer, hidden, mask, products_kept=products_kept)
             else:
-                hidden = layer(hidden, allowed)
+                hidden = layer(hidden, mask)
         result: Tensor = self.final_norm(hidden)
         return result
 
@@ -163,8 +176,12 @@ class Transformer(nn.Module):
     def forward(self, inputs: Tensor, input_mask: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         return self.decode(self.encode(inputs, input_mask, attention_mask))
 
-    def _allowed(self, inputs: Tensor, input_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the mask, `(batch or 1, 1, queries, keys)`; None if all is allowed, or the kernel applies the mask."""
+    def _mask(self, inputs: Tensor, input_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+        """Return the mask, `(batch or 1, 1, queries or 1, keys)`; None if all is allowed, or the kernel applies it.
+
+        A mask of padding is added to the scores, in the type of the parameters, as in the models of transformers. Under
+        autocast the scores become float32 by that. Other masks are boolean.
+        """
         masks = []
         is_fused = self._train_config.attention_kernel == "flash"
         if self._config.causal and not (is_fused and input_mask is None and attention_mask is None):
@@ -174,4 +191,10 @@ class Transformer(nn.Module):
             masks.append(input_mask[:, None, None, :])
         if attention_mask is not None:
             masks.append(attention_mask[:, None])
-        return functools.reduce(torch.logical_and, masks) if masks else None
+        if not masks:
+            return None
+        mask = functools.reduce(torch.logical_and, masks)
+        if input_mask is None or is_fused:
+            return mask
+        dtype = self.token_embedding.weight.dtype
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)

@@ -109,7 +109,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("advise", "capture"): (
         ["advise", "one.memprof"],
-        {"arguments", "preset", "overrides", "technique", "role", "phase", "target", "mesh"},
+        _COMPILED - {"timeout", "complete", "cache", "cluster"},
     ),
     ("import", "programs"): (["import", "dump"], set()),
     ("explain", "log"): (["explain", "run.log"], {"pool"}),

@@ -17,6 +17,7 @@ from made_compiles import Commands, made_capture
 from oom_logs import POSTED
 from printed import PAGES, commands, is_run, name_of, write_scripts
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.sources.capture_file import write_capture
 from memprof.sources.jax.processes.task import Task
@@ -46,7 +47,7 @@ _FIRST = "transformer-gpt2-h100-80gb.memprof"  # what the README's first command
 class PrintedCommands(Commands):
     """Captures have the names that the compiled ones would have."""
 
-    def _compile(self, task: Task, **_: Any) -> Capture:
+    def _compile(self, task: Task, **_: Any) -> FreshCapture:
         recipe = task.recipe
         assert isinstance(recipe, BuiltInStep | UserStep)
         given = {} if isinstance(recipe, BuiltInStep) else {name: int(text) for name, text in recipe.overrides}
@@ -58,7 +59,8 @@ class PrintedCommands(Commands):
         )
         target = task.target if task.target is not None and task.target.platform else resolve("h100-80gb")
         workload, preset = ("step_spec", "") if isinstance(recipe, UserStep) else (recipe.workload, recipe.preset)
-        return replace(_named(made, workload, preset), target=target, config={**fields, "preset": preset})
+        named = _named(made, workload, preset)
+        return FreshCapture(capture=replace(named, target=target, config={**fields, "preset": preset}))
 
 
 def _named(capture: Capture, workload: str, preset: str) -> Capture:

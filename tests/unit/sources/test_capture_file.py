@@ -404,7 +404,7 @@ def test_a_dump_that_was_cut_short_is_told_before_anything_is_made_of_it(tmp_pat
         assert f"is cut short after {length:,} bytes" in str(caught.value)
     dump.write_bytes(program)
     plan = read_plan(tmp_path)
-    _, table = decode_plan(plan, "cuda")
+    table = decode_plan(plan, "cuda").table
     assert plan.hlo_proto == program
     assert totals_of(table) == replay_totals(program, "cuda")
 

@@ -18,7 +18,7 @@ from jax.extend import core
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
-from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_calls
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.checkpointing.signature import signature_of
@@ -251,6 +251,16 @@ def test_a_signature_leaves_out_what_is_no_array() -> None:
 def _block(function: core.ClosedJaxpr) -> Block:
     ((body, count),) = blocks_of(function)
     return block_of(body, count, None)
+
+
+def test_devices_share_the_work_of_a_block() -> None:
+    def scanned(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0]
+
+    ((body, count),) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, jnp.stack(_WEIGHTS))))
+    whole, half = (block_of(body, count, None, num_devices=number).operations for number in (1, 2))
+    assert [each.size_bytes for each in half] == [each.size_bytes // 2 for each in whole]
+    assert [each.seconds for each in half] == [each.seconds / 2 for each in whole]
 
 
 def _masked(x: jax.Array, w: jax.Array) -> jax.Array:

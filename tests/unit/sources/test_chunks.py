@@ -13,7 +13,7 @@ import pytest
 from jax.extend import core
 
 import memprof
-from memprof.analysis.records.in_chunks import InChunks
+from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 

@@ -62,7 +62,7 @@ def proto_of(step: Step, *, with_names: bool = True) -> bytes:
 
 def imported(path: Path, **roles: str) -> Any:
     (found,) = programs_in([path])
-    return import_program(found, roles=roles, target=None)
+    return import_program(found, roles=roles, target=None).capture
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_program_for_a_tpu_has_its_platform_and_the_target_that_the_user_gives
     os.rename(dump / GPU, dump / "module_0001.jit_step.cl_933746096.after_optimizations.hlo.pb")
     (found,) = programs_in([dump])
     assert (found.name, found.platform, sizes_of(found).target.name) == ("jit_step", "tpu", "tpu")
-    capture = import_program(found, roles={}, target=resolve("v5e"))
+    capture = import_program(found, roles={}, target=resolve("v5e")).capture
     assert (capture.target.name, capture.target.is_deviceless) == ("v5e", False)
 
 

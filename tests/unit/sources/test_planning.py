@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from memprof.analysis.records.capture import Capture, CodeFolders, Target, Topol
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.sources.jax import planning
-from memprof.sources.jax.planning import capture_plan, plan_key
+from memprof.sources.jax.planning import plan_key, planned_step
 from memprof.sources.jax.targets.nvidia import tools
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.xla import xla_adapter
 from memprof.sources.jax.xla.plan import Plan
-from memprof.sources.jax.xla.plan_cache import PlanCache
+from memprof.sources.jax.xla.plan_cache import PlanCache, checked
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.sources.jax.xla.xla_adapter import PortableProgram
 
@@ -135,7 +136,8 @@ class Compiles:
 
     def capture(self, settings: CompileSettings = TO_THE_PLAN) -> Capture:
         task = PlanTask(xla_flags="", target=CPU, options={}, settings=settings)
-        return capture_plan(self._lowered, PROGRAM, task, self._compile, progress=lambda stage: None)
+        plan = partial(planned_step, self._lowered, PROGRAM, task, self._compile, progress=lambda stage: None)
+        return checked(plan(), plan).capture
 
     def _compile(self) -> Plan:
         self.count += 1

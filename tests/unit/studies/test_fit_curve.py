@@ -12,6 +12,7 @@ from hlo import Step
 from hlo_nodes import f32
 from jsonschema import Draft202012Validator
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -50,11 +51,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The batches and lengths that were compiled."""
     found: list[tuple[int, int]] = []
 
-    def compile_in_child(task: Task, *, progress: Callable[[str], None]) -> Capture:
+    def compile_in_child(task: Task, *, progress: Callable[[str], None]) -> FreshCapture:
         values = {"batch_size": "4", "length": "16", **dict(getattr(task.recipe, "overrides", ()))}
         sizes = int(values["batch_size"]), int(values["length"])
         found.append(sizes)
-        return replace(_capture(*sizes), target=task.target)
+        return FreshCapture(capture=replace(_capture(*sizes), target=task.target))
 
     monkeypatch.setattr(fits, "compile_in_child", compile_in_child)
     return found

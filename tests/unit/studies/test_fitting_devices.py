@@ -13,8 +13,8 @@ from hlo import Step
 from hlo_nodes import f32
 from jsonschema import Draft202012Validator
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.errors import MemprofError
@@ -113,7 +113,7 @@ def test_the_first_axis_grows_and_the_hosts_with_it() -> None:
     assert of_devices(unnamed, 16).topology.num_devices == 16
 
 
-def _compiled(task: Task, **_: object) -> Capture:
+def _compiled(task: Task, **_: object) -> FreshCapture:
     """A step whose weights of 4,096 bytes and batch of 64 bytes an example are divided over all devices."""
     assert task.target is not None
     overrides = dict(getattr(task.recipe, "overrides", ()))
@@ -129,7 +129,8 @@ def _compiled(task: Task, **_: object) -> Capture:
     arguments = [
         replace(leaf, shape=whole[leaf.path], size_bytes=leaf.size_bytes * num_devices) for leaf in made.arguments
     ]
-    return replace(made, target=task.target, arguments=tuple(arguments), config={"batch_size": batch_size})
+    capture = replace(made, target=task.target, arguments=tuple(arguments), config={"batch_size": batch_size})
+    return FreshCapture(capture=capture)
 
 
 def _text(result: FitResult) -> str:

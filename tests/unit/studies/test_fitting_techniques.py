@@ -10,6 +10,7 @@ from hlo import Step
 from hlo_nodes import f32
 from measurements import CPU_RUN
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -70,9 +71,9 @@ class _Search:
             for task in tasks:
                 progress(task.label, "compile")
                 if reason := failures.get(task.label or "baseline"):
-                    yield CompileResult(task=task, capture=None, error=WorkloadError(reason))
+                    yield CompileResult(task=task, error=WorkloadError(reason))
                 else:
-                    yield CompileResult(task=task, capture=_capture(task), error=None)
+                    yield CompileResult(task=task, fresh=FreshCapture(capture=_capture(task)))
 
         def count(task: CountingTask, *, progress: Callable[[str], None]) -> list[int | str]:
             progress("trace")

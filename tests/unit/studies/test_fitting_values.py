@@ -9,6 +9,7 @@ import pytest
 from hlo import Step
 from hlo_nodes import f32
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -53,11 +54,12 @@ class _Fit:
         self.kept: list[tuple[Capture, int | None]] = []
         self.said: list[str] = []
 
-        def compiled(task: Task, *, progress: Callable[[str], None]) -> Capture:
+        def compiled(task: Task, *, progress: Callable[[str], None]) -> FreshCapture:
             progress("compile")
             values = dict(getattr(task.recipe, "overrides", ())) | dict(getattr(task.recipe, "config", {}))
             found = values.get("batch_size", own_value)
-            return replace(_capture(int(found) if isinstance(found, str) else found), target=task.target)
+            capture = _capture(int(found) if isinstance(found, str) else found)
+            return FreshCapture(capture=replace(capture, target=task.target))
 
         monkeypatch.setattr(fits, "compile_in_child", compiled)
         self.result: FitResult = fits.fit(

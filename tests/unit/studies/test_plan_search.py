@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
 from memprof.studies.plan import search
@@ -72,11 +73,19 @@ class _Compiler:
                     else:
                         flops += int(each.seconds)
         extra_bytes = self.extra_bytes(len(self.compiled)) if checkpoints is not None and checkpoints.kept else 0
-        return SimpleNamespace(target=target, recomputed_flops=flops, footprint_bytes=_BASE + kept_bytes + extra_bytes)
+        capture = SimpleNamespace(
+            target=target,
+            recomputed_flops=flops,
+            footprint_bytes=_BASE + kept_bytes + extra_bytes,
+            verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
+        )
+        return FreshCapture(capture=capture)  # type: ignore[arg-type]
 
-    def analyze(self, capture: Any, *, with_order: bool) -> Any:
-        del with_order
-        return SimpleNamespace(unpressed=capture, verdict=SimpleNamespace(pool_bytes=self.pool_bytes))
+    def analyze(self, capture: Any, decoded: Any, *, with_order: bool) -> Any:
+        """The report; all that is read of one."""
+        del decoded, with_order
+        capture.unpressed = capture
+        return capture
 
     def plan(
         self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, *, few: int = 1, **options: Any
@@ -89,8 +98,8 @@ class _Compiler:
         monkeypatch.setattr(search, "is_loop", lambda equation: equation.primitive.name == "scan")
         monkeypatch.setattr(search, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
-        monkeypatch.setattr(search, "block_of", lambda number, count, speeds: self.blocks[number])
-        target: Any = SimpleNamespace(name="a100-40gb", speeds=None)
+        monkeypatch.setattr(search, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])
+        target: Any = SimpleNamespace(name="a100-40gb", speeds=None, topology=SimpleNamespace(num_devices=1))
         spec: Any = SimpleNamespace(label="net")
         return search.plan_step(spec, target, budget_bytes=budget_bytes, progress=self.said.append, **options)
 

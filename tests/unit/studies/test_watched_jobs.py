@@ -13,12 +13,13 @@ from memprof.analysis.records.capture import Capture, CodeFolders
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
 from memprof.errors import MemprofError
-from memprof.sources.capture_file import encoded_without_program
+from memprof.sources.capture_file import encoded_without_program, is_same, write_capture
 from memprof.sources.jax.processes.handover import Handover
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.watching import records
 from memprof.studies.watch import for_target
 from memprof.studies.watch.programs import Compiled, programs_of, type_of
-from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, capture_of, read_job
+from memprof.studies.watch.reading import CAPTURE_FILE, capture_of, read_job
 
 # Of `added_up_step`: three arguments of 16 bytes, a constant of 8, a result of 4 and 72 of temporaries. Of these dx, 8
 # bytes, is made after the peak.
@@ -87,7 +88,7 @@ def test_a_compile_without_a_plan_has_no_sizes(tmp_path: Path) -> None:
 def test_a_capture_has_the_roles_of_a_call_that_was_followed(tmp_path: Path, is_followed: bool) -> None:
     _leave(tmp_path, 1, _CALL, is_followed=is_followed)
     (program,) = read_job(tmp_path, "train.py", exit_code=0).programs
-    capture = capture_of(program.largest, tmp_path)
+    capture = capture_of(program.largest, tmp_path).capture
     assert capture.hlo_proto == added_up_step().capture().hlo_proto
     assert (capture.timings.compile_seconds == 0.5) == is_followed
     assert (added_up_step().capture().label == capture.label) == is_followed
@@ -144,18 +145,32 @@ def test_what_a_script_has_left_is_compiled_for_another_target(tmp_path: Path, m
     _leave(tmp_path, 2, replace(_CALL, id="7-2", function="evaluate"), has_plan=False)
     for number in (1, 2):
         (tmp_path / f"compile-7-{number}" / "dump").rmdir()
+    made = added_up_step().capture()
+    made = replace(made, refusal="it does not fit", timings=replace(made.timings, cached_compile_seconds=2.5))
 
     def compiled(folder: Path, seen: SeenCompile, place: Path) -> Capture:
         if seen.call == "7-2":
             raise MemprofError("out of luck")
-        made = added_up_step().capture()
-        return replace(made, proto_without_limit=b"free", timings=replace(made.timings, compile_seconds=2.5))
+        return made
 
     monkeypatch.setattr(for_target, "_compiled_for_target", compiled)
     said: list[str] = []
     (error,) = for_target.compile_for_target(tmp_path, said.append)
     assert (str(error), said) == ("out of luck", ["jit_f", "jit_f"])
-    assert (tmp_path / "compile-7-1" / WITHOUT_LIMIT_FILE).read_bytes() == b"free"
     trained, evaluated = read_job(tmp_path, "train.py", exit_code=0).programs
-    assert (trained.largest.footprint_bytes, trained.seconds, trained.largest.seen.failed) == (132, 2.5, "")
+    assert (trained.largest.footprint_bytes, trained.seconds, trained.largest.seen.failed) == (132, 1.5, "")
+    found = capture_of(trained.largest, tmp_path).capture
+    assert is_same(found, replace(made, pool=found.pool))
+    assert (found.timings, found.file) == (made.timings, None)
     assert (evaluated.largest.footprint_bytes, evaluated.largest.seen.failed) == (None, "out of luck")
+
+
+def test_a_program_for_a_tpu_is_measured_by_the_memory_spaces_of_a_tpu(tmp_path: Path) -> None:
+    _leave(tmp_path, 1, _CALL, has_plan=False)
+    proto = added_up_step().proto()
+    (constant,) = (each for each in proto.buffer_assignment.buffer_allocations if each.is_constant)
+    constant.color = 1  # VMEM; a GPU counts such memory
+    capture = replace(added_up_step().capture(), hlo_proto=proto.SerializeToString(), target=resolve("v5e"))
+    write_capture(capture, tmp_path / "compile-7-1" / CAPTURE_FILE)
+    (program,) = read_job(tmp_path, "train.py", exit_code=0).programs
+    assert (program.largest.footprint_bytes, program.largest.live_peak_bytes) == (132 - 8, 124 - 8)

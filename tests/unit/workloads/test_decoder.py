@@ -94,7 +94,7 @@ def test_a_compiled_program_has_these_bytes_in_its_categories(phase: str, label:
     spec = build_step(
         workload="decoder", preset="tiny", overrides=[f"phase={phase}"], techniques=[label] if label else []
     )
-    report = analyze(capture_of(spec, resolve("cpu"), progress=lambda stage: None))
+    report = analyze(capture_of(spec, resolve("cpu"), progress=lambda stage: None).capture)
     params, cache, tokens, positions = spec.args
     assert report.categories[Category.PARAMS] == size_bytes(params)
     assert report.categories[Category.KV_CACHE] == size_bytes(cache) == 2 * 2 * 4 * 32 * 2 * 8 * (2 if label else 4)

@@ -67,7 +67,7 @@ def test_weights_and_scales_are_those_of_arithmetic(
 def test_a_compiled_program_has_these_bytes(workload: str, label: str) -> None:
     overrides = [] if workload == "decoder" else ["phase=inference"]
     spec = build_step(workload=workload, preset="tiny", overrides=overrides, techniques=[label])
-    report = analyze(capture_of(spec, resolve("cpu"), progress=lambda stage: None))
+    report = analyze(capture_of(spec, resolve("cpu"), progress=lambda stage: None).capture)
     assert report.categories[Category.PARAMS] == size_bytes(spec.args[0])
     assert report.categories[Category.UNATTRIBUTED] == 0
 
@@ -202,7 +202,7 @@ def test_the_quantised_weights_of_others_are_parameters(layer: Any, leaves: dict
     weights = {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
     data = jax.ShapeDtypeStruct((8,), jnp.int32) if has_tokens else jax.ShapeDtypeStruct((8, 100), jnp.float32)
     spec = StepSpec(fn=step, args=(weights, data))
-    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None)
+    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None).capture
     assert {leaf.path: leaf.role for leaf in capture.arguments} == {
         **{f"w['{name}']": Role.PARAMS for name in weights},
         "t": Role.BATCH,
@@ -223,6 +223,6 @@ def test_roles_follow_from_the_program_alone(label: str) -> None:
         return built.fn(a, b, c, d, e)
 
     spec = StepSpec(fn=four if len(built.args) == 4 else five, args=built.args, donate_argnums=built.donate_argnums)
-    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None)
+    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None).capture
     roles = dict(zip("abcde", (Role.PARAMS, Role.KV_CACHE, *[Role.BATCH] * 3), strict=True))
     assert [leaf.path for leaf in capture.arguments if leaf.role is not roles[leaf.path[0]]] == []

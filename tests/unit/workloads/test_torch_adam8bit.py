@@ -37,3 +37,25 @@ def test_it_trains_as_adamw_does() -> None:
     exact, _ = _trained(lambda params: torch.optim.AdamW(params, lr=1e-2))
     assert eight_bits < 0.1
     assert eight_bits < exact + 0.05
+
+
+def test_the_update_is_one_operation_without_temporaries_as_that_of_bitsandbytes() -> None:
+    """On fake tensors, as a step is traced: what the operation allocates while it runs on the CPU does not count."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with FakeTensorMode():
+        weight = torch.nn.Parameter(torch.zeros(64, 64))
+        optimizer = Adam8bit([weight])
+        weight.grad = torch.zeros(64, 64)
+        optimizer.step()
+        with Watch():
+            optimizer.step()
+    assert [str(each) for each in made if each.namespace != "profiler"] == ["memprof.adam8bit.default"]

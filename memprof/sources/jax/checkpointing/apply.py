@@ -7,7 +7,7 @@ to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,10 +16,16 @@ from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, with_checkpoints, without_calls
+from memprof.sources.jax.checkpointing.evaluation import (
+    Flat,
+    as_function,
+    with_checkpoints,
+    without_calls,
+    without_jits,
+)
 from memprof.sources.jax.checkpointing.signature import Policy
 from memprof.sources.jax.tracing import jit_adapter
-from memprof.sources.jax.tracing.jitting import is_array_like
+from memprof.sources.jax.tracing.jitting import is_array, is_array_like
 
 _ARRAY = object()
 
@@ -77,7 +83,7 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
                 return vjp(fun, *primals, **options)
             is_inside = True
             try:
-                results = _Results(fun)
+                results = Results(fun)
                 evaluate = changed(jax.make_jaxpr(results.arrays)(*primals))
             finally:
                 is_inside = False
@@ -89,7 +95,7 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
         yield
 
 
-class _Results:
+class Results:
     """The results of a function: arrays, which its jaxpr also returns, and other leaves, which stay unchanged."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
@@ -124,15 +130,69 @@ def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContext
     Raises:
         MemprofError: a framework has jitted the step.
     """
+
+    def changed(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with around():
+                return inner(*args, **kwargs)
+
+        return call
+
+    return rejitted(step, changed)
+
+
+def rejitted(
+    step: Callable[..., Any], change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Change the function within a step's jit, and jit it with the step's own options.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
     if jit_adapter.is_framework_jit(step):
         raise MemprofError(
             "the step is jitted by its framework: give the function without jit, and jit what comes back"
         )
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
-
-    @functools.wraps(inner)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        with around():
-            return inner(*args, **kwargs)
-
+    changed = change(inner)
     return changed if inner is step else jit_adapter.jitted_as(step, changed)
+
+
+def reevaluated(
+    step: Callable[..., Any],
+    evaluate: Callable[[core.ClosedJaxpr, Sequence[Any]], list[Any]],
+    *,
+    is_leaf: Callable[[Any], bool] | None = None,
+    whole: Callable[[Any], Any] = lambda leaf: leaf,
+) -> Callable[..., Any]:
+    """Return a step whose jaxpr is evaluated in another way, jitted with the step's own options.
+
+    Args:
+        evaluate: from the step's jaxpr without jits, and its arrays, to its results.
+        is_leaf: whether a part of the arguments stands for one array.
+        whole: returns that array.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
+
+    def change(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_leaf)
+            arrays = [whole(leaf) for leaf in leaves]
+            places = [place for place, leaf in enumerate(arrays) if is_array(leaf)]
+
+            def run(*given: Any) -> Any:
+                every = dict(enumerate(arrays)) | dict(zip(places, given, strict=True))
+                args, kwargs = jax.tree.unflatten(structure, every.values())
+                return inner(*args, **kwargs)
+
+            results = Results(run)
+            closed = without_jits(jax.make_jaxpr(results.arrays)(*[arrays[place] for place in places]))
+            return results.whole(evaluate(closed, [leaves[place] for place in places]))
+
+        return changed
+
+    return rejitted(step, change)

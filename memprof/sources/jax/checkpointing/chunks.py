@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from memprof.analysis.records.in_chunks import InChunks
-from memprof.sources.jax.checkpointing.apply import differentiated_as
-from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
+from memprof.analysis.records.rewrites import InChunks
+from memprof.sources.jax.checkpointing.constants import Constants
+from memprof.sources.jax.checkpointing.evaluation import bind
+from memprof.sources.jax.checkpointing.parts import with_parts
 from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
-
-_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 
 
 @contextmanager
@@ -31,63 +31,35 @@ def chunked(chunks: InChunks) -> Iterator[list[Region]]:
     Yields:
         The regions that were found.
     """
+    parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
     found: list[Region] = []
 
-    def changed(closed: core.ClosedJaxpr) -> Flat:
-        return _Chunked(chunks, found).function(closed)
+    def find(jaxpr: core.Jaxpr, _: Constants) -> list[_Chunked]:
+        regions = [each for each in find_regions(jaxpr) if parts[each.kind] > 1]
+        found.extend(regions)
+        return [_Chunked(region=each, num_parts=parts[each.kind]) for each in regions]
 
-    with differentiated_as(changed):
+    with with_parts(find):
         yield found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunked:
-    def __init__(self, chunks: InChunks, found: list[Region]) -> None:
-        self._parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
-        self._found = found
+    """A region computed in chunks."""
 
-    def function(self, closed: core.ClosedJaxpr) -> Flat:
-        """Return a function that evaluates a jaxpr in chunks, including its scans and checkpoints."""
-        closed = without_jits(closed)
-        jaxpr = closed.jaxpr
-        regions = [each for each in find_regions(jaxpr) if self._parts[each.kind] > 1]
-        self._found.extend(regions)
-        of_region = {number: region for region in regions for number in region.own}
-        first = {min(region.own): region for region in regions}
+    region: Region
+    num_parts: int
 
-        def evaluate(*args: Any) -> list[Any]:
-            known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-            known.update(zip(jaxpr.invars, args, strict=True))
-            pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_region]
-            while pending:  # a region's inputs may be made after its first equation
-                late: list[int] = []
-                for number in pending:
-                    region = first.get(number)
-                    read = jaxpr.eqns[number].invars if region is None else [var for var, _ in region.inputs]
-                    if any(isinstance(atom, core.Var) and atom not in known for atom in read):
-                        late.append(number)
-                    elif region is None:
-                        self._evaluate(jaxpr.eqns[number], known)
-                    else:
-                        _in_parts(jaxpr, region, self._parts[region.kind], known)
-                assert len(late) < len(pending), "a region reads what is made of it"
-                pending = late
-            return [value_of(atom, known) for atom in jaxpr.outvars]
+    @property
+    def own(self) -> frozenset[int]:
+        return self.region.own
 
-        return evaluate
+    @property
+    def reads(self) -> list[Any]:
+        return [var for var, _ in self.region.inputs]
 
-    def _evaluate(self, equation: Any, known: dict[Any, Any]) -> None:
-        name, params = equation.primitive.name, equation.params
-        if name == "scan":
-            body = params["jaxpr"]
-            changed = jax.make_jaxpr(self.function(body))(*body.in_avals)
-            bind(equation, known, {**params, "jaxpr": changed})
-        elif name in _CHECKPOINTS:
-            inner = self.function(core.ClosedJaxpr(params["jaxpr"], ()))
-            again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
-            results = again(*[value_of(atom, known) for atom in equation.invars])
-            known.update(zip(equation.outvars, results, strict=True))
-        else:
-            bind(equation, known, params)
+    def evaluate(self, jaxpr: core.Jaxpr, known: dict[Any, Any]) -> None:
+        _in_parts(jaxpr, self.region, self.num_parts, known)
 
 
 def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any, Any]) -> None:

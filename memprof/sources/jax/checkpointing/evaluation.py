@@ -108,7 +108,7 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     if num_first is None or num_first >= length:
         bind(equation, known, _checkpointed_loop(equation, policy))
         return
-    num_consts, num_carried = _consts_and_carried(equation)
+    num_consts, num_carried = consts_and_carried(equation)
     values = [value_of(atom, known) for atom in equation.invars]
     consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
     is_reversed = params["reverse"]
@@ -131,7 +131,7 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
 
 
-def _consts_and_carried(equation: Any) -> tuple[int, int]:
+def consts_and_carried(equation: Any) -> tuple[int, int]:
     """Return the number of constant and of carried inputs of a scan. Its scanned inputs have one axis more outside."""
     body = equation.params["jaxpr"].jaxpr
 

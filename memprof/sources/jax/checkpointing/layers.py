@@ -98,7 +98,7 @@ def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, 
     Args:
         around: the functions that call a loop; they are not its body.
     """
-    chains = [(_of_user(jit_adapter.calls_to(each)), made_bytes(each.outvars)) for each in equations]
+    chains = [(of_user(jit_adapter.calls_to(each)), made_bytes(each.outvars)) for each in equations]
     total, depth, found = sum(size for _, size in chains), 0, None
     while True:
         sizes: Counter[tuple[str, str]] = Counter()
@@ -121,7 +121,8 @@ def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, 
     return found
 
 
-def _of_user(calls: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+def of_user(calls: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+    """Return the calls of functions that belong to no framework."""
     return tuple(each for each in calls if not _is_of_framework(each[1]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -24,12 +24,13 @@ _OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
 _FUSED = 0.1
 
 
-def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None) -> Block:
+def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None, *, num_devices: int = 1) -> Block:
     """Return the operations of a block.
 
     Args:
         closed: the block's jaxpr, without calls.
         speeds: the speeds of the target, or None if they are unknown.
+        num_devices: the devices that share the block's work; the sizes and times are those of one device.
     """
 
     def forward(*args: Any) -> Any:
@@ -49,8 +50,11 @@ def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None) -> Blo
             wanted.update(read[number])
     place = {number: position for position, number in enumerate(sorted(wanted))}
     operations = tuple(
-        _operation(equations[number], tuple(place[each] for each in read[number]), number in needed, speeds)
+        replace(each, size_bytes=each.size_bytes // num_devices, seconds=each.seconds / num_devices)
         for number in place
+        for each in [
+            _operation(equations[number], tuple(place[each] for each in read[number]), number in needed, speeds)
+        ]
     )
     return Block(operations=operations, count=count)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from memprof.analysis.records.capture import Capture
 from memprof.sources.capture_file import decoded_without_program, encoded_without_program
-from memprof.sources.jax.xla.plan import Plan, with_plan
+from memprof.sources.jax.xla.plan import Plan, PlannedStep
 
 _FILE = "step.msgpack"
 
@@ -52,15 +52,28 @@ class Handover:
         """Read the handover from a work folder."""
         return _DECODER.decode((folder / _FILE).read_bytes())
 
-    def capture(self) -> Capture:
-        """Decode the capture of the step.
+    @property
+    def step(self) -> Capture:
+        """The capture without its program.
 
         Raises:
-            MemprofError, InternalError: see `with_plan`; or the encoded capture is invalid.
+            MemprofError: the encoded capture is invalid.
+        """
+        return decoded_without_program(self.lowered)
+
+    def planned(self) -> PlannedStep:
+        """Return the step with its plan.
+
+        Raises:
+            MemprofError: see `step`.
         """
         assert self.plan is not None
-        search_path = [*map(os.fsdecode, self.search_path)]
-        return with_plan(decoded_without_program(self.lowered), self.plan, search_path=search_path)
+        return PlannedStep(
+            lowered=self.step,
+            plan=self.plan,
+            cache_key=self.cache_key,
+            search_path=tuple(map(os.fsdecode, self.search_path)),
+        )
 
 
 _DECODER = msgspec.msgpack.Decoder(Handover)  # created once: see `untrusted.convert` on threads

@@ -9,18 +9,19 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.exported import Exported
 from memprof.errors import MemprofError
-from memprof.sources.capture_file import decoded_without_program
 from memprof.sources.jax.processes.child_process import ChildProcess, Children, Progress
 from memprof.sources.jax.processes.handover import Handover
 from memprof.sources.jax.processes.task import (
@@ -35,13 +36,14 @@ from memprof.sources.jax.processes.task import (
     decoded_task,
 )
 from memprof.sources.jax.processes.work_folder import work_folder
-from memprof.sources.jax.xla.plan import Plan
-from memprof.sources.jax.xla.plan_cache import PlanCache
+from memprof.sources.jax.xla.plan import Plan, PlannedStep, with_plan
+from memprof.sources.jax.xla.plan_cache import PlanCache, checked
 from memprof.sources.jax.xla.portable_program import CompileSettings, PlanTask, PortableProgram
 
 if TYPE_CHECKING:
     from memprof.sources.jax.processes.cluster import Cluster
 
+_MOST_WAITING = 2  # tasks for each job that run, or whose result waits for the caller
 # Peak memory of one compile of a large step, including jax and its libraries.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
 
@@ -51,32 +53,24 @@ class CompileResult:
     """The result of a task: a capture or an error."""
 
     task: Task
-    capture: Capture | None
-    error: MemprofError | None
+    fresh: FreshCapture | None = None
+    error: MemprofError | None = None
 
 
-def compile_in_child(task: Task, *, progress: Progress, children: Children | None = None) -> Capture:
+def compile_in_child(task: Task, *, progress: Progress) -> FreshCapture:
     """Build and compile a step in a separate process, and run it there if the task asks for it.
 
     With a cluster, the process only lowers the step, and a process of a worker compiles it.
 
     Args:
         progress: called with the name of each stage when it begins.
-        children: child processes that end together with this one, if any.
 
     Raises:
         MemprofError: the child found a user's mistake.
         WorkloadError: the step failed, or its compile or run crashed the child; `details` has the child's last lines.
     """
-    if task.settings.cluster is not None:
-        with _cluster_of([task]) as cluster:
-            assert cluster is not None
-            return _compile_on(
-                cluster, task, progress=progress, children=children or Children(), lowering=threading.Semaphore()
-            )
-    with _done(task, progress, children) as folder:
-        capture = _captured(Handover.read(folder))
-    return capture or compile_in_child(task, progress=progress, children=children)
+    with _planner_of([task]) as planner:
+        return planner.start(task, progress)()
 
 
 def compile_all(
@@ -85,7 +79,8 @@ def compile_all(
     """Compile tasks in parallel, and yield each result as soon as it is available, in any order.
 
     A failed task does not affect the others. If the caller stops iterating (Ctrl-C, an error), the running children end
-    at once.
+    at once. Memory does not grow with the tasks: a program is decoded when its result is yielded, and if the caller is
+    slower than the compiles, these wait.
 
     Args:
         num_jobs: maximum number of concurrent tasks.
@@ -94,35 +89,34 @@ def compile_all(
     Raises:
         MemprofError: the tasks' cluster cannot be reached, or cannot compile them.
     """
-
-    def run(cluster: Cluster | None, task: Task) -> CompileResult:
-        def stage(name: str) -> None:
-            progress(task.label, name)
-
-        try:
-            if cluster is None:
-                capture = compile_in_child(task, progress=stage, children=children)
-            else:
-                capture = _compile_on(cluster, task, progress=stage, children=children, lowering=lowering)
-        except MemprofError as error:
-            return CompileResult(task=task, capture=None, error=error)
-        return CompileResult(task=task, capture=capture, error=None)
-
-    children, lowering = Children(), threading.Semaphore(default_num_jobs())
-    with _cluster_of(tasks) as cluster:
+    with _planner_of(tasks) as planner:
         executor = ThreadPoolExecutor(max_workers=num_jobs)
+        rows: dict[Future[Callable[[], FreshCapture]], Task] = {}
+        waiting = iter(tasks)
         try:
-            for future in as_completed([executor.submit(run, cluster, task) for task in tasks]):
-                yield future.result()
+            while True:
+                for task in islice(waiting, _MOST_WAITING * num_jobs - len(rows)):
+                    rows[executor.submit(planner.start, task, functools.partial(progress, task.label))] = task
+                if not rows:
+                    return
+                future = next(as_completed(rows))
+                yield _result(rows.pop(future), future)
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
-            children.end()
+            planner.children.end()
             executor.shutdown(wait=True)
+
+
+def _result(task: Task, future: Future[Callable[[], FreshCapture]]) -> CompileResult:
+    try:
+        return CompileResult(task=task, fresh=future.result()())
+    except MemprofError as error:
+        return CompileResult(task=task, error=error)
 
 
 def trace_in_child(
     task: Task, *, write_session: Callable[[Capture, Path], Path], progress: Progress
-) -> tuple[Capture, Path | None]:
+) -> tuple[FreshCapture, Path | None]:
     """Like `compile_in_child`, with a trace of the timed steps.
 
     Args:
@@ -135,11 +129,11 @@ def trace_in_child(
         MemprofError, WorkloadError: see `compile_in_child`; or what `write_session` raises.
     """
     with _done(replace(task, traces=True), progress) as folder:
-        capture = _captured(Handover.read(folder))
-        assert capture is not None  # a step that runs is compiled, not read from the cache
-        if capture.measured is None or capture.measured.out_of_memory is not None:
-            return capture, None
-        return capture, write_session(capture, folder / TRACE_FOLDER)
+        fresh = with_plan(Handover.read(folder).planned())  # a step that runs is compiled, not read from the cache
+        measured = fresh.capture.measured
+        if measured is None or measured.out_of_memory is not None:
+            return fresh, None
+        return fresh, write_session(fresh.capture, folder / TRACE_FOLDER)
 
 
 @contextmanager
@@ -158,7 +152,7 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
     with _done(task, progress) as folder:
         exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
         yield (
-            decoded_without_program(Handover.read(folder).lowered),
+            Handover.read(folder).step,
             exported,
             tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
         )
@@ -219,51 +213,61 @@ def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Childr
     return plan_in_child(program, task, progress=lambda stage: None, children=children)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planner:
+    """Compiles steps in child processes. With a cluster, these only lower, and processes of its workers compile.
+
+    Attributes:
+        children: child processes that end together.
+        lowering: held during lowering for a cluster.
+    """
+
+    cluster: Cluster | None
+    children: Children = field(default_factory=Children)
+    lowering: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(default_num_jobs()))
+
+    def start(self, task: Task, progress: Progress) -> Callable[[], FreshCapture]:
+        """Compile a step, and return a function that decodes and checks its plan."""
+        plan = functools.partial(self._plan if self.cluster is None else self._plan_on_cluster, task, progress)
+        return functools.partial(checked, plan(), plan)
+
+    def _plan(self, task: Task, progress: Progress) -> PlannedStep:
+        with _done(task, progress, self.children) as folder:
+            return Handover.read(folder).planned()
+
+    def _plan_on_cluster(self, task: Task, progress: Progress) -> PlannedStep:
+        assert self.cluster is not None
+        progress("waiting")
+        with self.lowering:
+            self.children.check()
+            with _done(replace(task, lowers_only=True), progress, self.children) as folder:
+                step = Handover.read(folder)
+                if step.plan is not None:
+                    return step.planned()
+                program = PortableProgram.read(folder)
+                plan_task = decoded_task((folder / PLAN_TASK_FILE).read_bytes())
+        assert isinstance(plan_task, PlanTask)
+        progress("on the cluster")
+        call = functools.partial(
+            self.cluster.call, plan_on_worker, program, plan_task, target=plan_task.target, children=self.children
+        )
+        cache, key = PlanCache.of_user(), step.cache_key
+        plan = cache.find_or_make(key, call, waiting=self.children.check) if key else call()
+        return replace(step, plan=plan).planned()
+
+
 @contextmanager
-def _cluster_of(tasks: Sequence[Task]) -> Iterator[Cluster | None]:
-    """Connect to the cluster of the tasks, which all share one; yield None if they have no cluster."""
+def _planner_of(tasks: Sequence[Task]) -> Iterator[_Planner]:
+    """Connect to the cluster of the tasks, which all share one, if they have one."""
     addresses = {task.settings.cluster for task in tasks} - {None}
     if not addresses:
-        yield None
+        yield _Planner(cluster=None)
         return
     from memprof.sources.jax.processes.cluster import connected
 
     (address,) = addresses
     with connected(str(address), [task.target for task in tasks]) as cluster:
-        yield cluster
-
-
-def _compile_on(
-    cluster: Cluster,
-    task: Task,
-    *,
-    progress: Progress,
-    children: Children,
-    lowering: threading.Semaphore,
-) -> Capture:
-    """Lower a step on this machine, which has the user's code, and compile it on a cluster.
-
-    Args:
-        lowering: held during lowering.
-    """
-    progress("waiting")
-    with lowering:
-        children.check()
-        with _done(replace(task, lowers_only=True), progress, children) as folder:
-            step = Handover.read(folder)
-            if step.plan is None:
-                program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
-    if step.plan is None:
-        assert isinstance(plan_task, PlanTask)
-        progress("on the cluster")
-        call = functools.partial(
-            cluster.call, plan_on_worker, program, plan_task, target=plan_task.target, children=children
-        )
-        cache = PlanCache.of_user()
-        step = replace(
-            step, plan=cache.find_or_make(step.cache_key, call, waiting=children.check) if step.cache_key else call()
-        )
-    return _captured(step) or _compile_on(cluster, task, progress=progress, children=children, lowering=lowering)
+        yield _Planner(cluster=cluster)
 
 
 @contextmanager
@@ -278,26 +282,6 @@ def _finished(folder: Path, task: AnyTask, progress: Progress, children: Childre
     with ChildProcess.started(folder, task, children or Children()) as child:
         child.finish(progress, task.settings.timeout_seconds)
         yield
-
-
-def _captured(step: Handover) -> Capture | None:
-    """Return the capture of a step from a child, and remove an invalid plan from the user's cache.
-
-    Returns:
-        None if an invalid plan came from the cache: undamaged, but not a plan of this step.
-
-    Raises:
-        MemprofError, InternalError: the compiler's result is inconsistent (see `with_plan`).
-    """
-    assert step.plan is not None
-    try:
-        return step.capture()
-    except MemprofError:
-        if step.cache_key:
-            PlanCache.of_user().remove(step.cache_key)
-        if not step.plan.is_cached:
-            raise
-        return None
 
 
 def free_memory_bytes() -> int | None:

@@ -40,9 +40,9 @@ class Arguments:
         )
         places = _places_in_memory(self._abstract, self._structure, compiled)
         self._places_in_memory = [_one_if_all_are(places[span]) for span in self._spans]
-        self._is_sharded = compiled.lowered.target.topology.num_devices > 1
+        self._is_sharded = compiled.planned.lowered.target.topology.num_devices > 1
         self._host = jax.local_devices(backend="cpu")[0]
-        leaves = compiled.lowered.arguments
+        leaves = compiled.planned.lowered.arguments
         self._changes = [any(map(_changes, leaves[span])) for span in self._spans]
         self._places: dict[int, slice] | None = None
         self._next: dict[int, list[Any]] = {}
@@ -105,7 +105,7 @@ def _argument_spans(spec: StepSpec, compiled: CompiledStep) -> list[slice]:
     if spec.feed is not None:
         sizes = [len(jax.tree.leaves(argument)) for argument in compiled.arguments[0]]
     else:
-        owners = (re.split(r"[.\[]", leaf.path, maxsplit=1)[0] for leaf in compiled.lowered.arguments)
+        owners = (re.split(r"[.\[]", leaf.path, maxsplit=1)[0] for leaf in compiled.planned.lowered.arguments)
         sizes = [len(list(leaves)) for _, leaves in groupby(owners)]
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
@@ -136,7 +136,7 @@ def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice
 def _places_in_memory(abstract: Sequence[Any], structure: Any, compiled: CompiledStep) -> list[Any]:
     """Return the sharding or device of each leaf."""
     own = [getattr(leaf, "sharding", None) or compiled.devices[0] for leaf in abstract]
-    if compiled.lowered.target.topology.num_devices == 1:
+    if compiled.planned.lowered.target.topology.num_devices == 1:
         return own
     chosen = structure.flatten_up_to(compiled.executable.input_shardings)  # None: the program does not use it
     return [one or other for one, other in zip(chosen, own, strict=True)]

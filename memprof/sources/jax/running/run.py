@@ -75,9 +75,10 @@ def measure(
         MemprofError: the step's arguments are shapes without values, or it names another device.
         Exception: any other error that ends the run.
     """
+    lowered = compiled.planned.lowered
     if not callable(compiled.executable):
         raise MemprofError(
-            f"{spec.label} cannot be run on {compiled.lowered.target.name}, only compiled: it names another device"
+            f"{spec.label} cannot be run on {lowered.target.name}, only compiled: it names another device"
             " itself, by backend= or by a mesh"
         )
     run = _Run(spec=spec, compiled=compiled, progress=progress)
@@ -97,10 +98,10 @@ def measure(
     if trace_folder is None or out_of_memory is not None:
         return measured
     progress("reading the trace")
-    session, module = session_folder(trace_folder), module_name(compiled.plan.hlo_proto)
+    session, module = session_folder(trace_folder), module_name(compiled.planned.plan.hlo_proto)
     trace = read_trace(session, module, num_devices=len(compiled.devices))
     # If a program of this name exists, XProf does not take it from the trace (see `xprof_log.py`).
-    (session / program_file_name(module, trace.program_id)).write_bytes(compiled.plan.hlo_proto)
+    (session / program_file_name(module, trace.program_id)).write_bytes(compiled.planned.plan.hlo_proto)
     return replace(measured, op_times=trace.op_times)
 
 
@@ -144,10 +145,10 @@ class _Run:
     def __init__(self, *, spec: StepSpec, compiled: CompiledStep, progress: Progress) -> None:
         self.doing = "making the arguments"
         self._spec = spec
-        self._target, self._devices = compiled.lowered.target, compiled.devices
+        self._target, self._devices = compiled.planned.lowered.target, compiled.devices
         self._progress = progress
         self._executable = compiled.executable
-        self._leaf_bytes = sum(leaf.size_bytes for leaf in compiled.lowered.arguments)
+        self._leaf_bytes = sum(leaf.size_bytes for leaf in compiled.planned.lowered.arguments)
         self._arguments = Arguments(spec, compiled)
         self._loss = spec.feed.loss if spec.feed is not None else _only_number
         self._done: list[TimedStep] = []

@@ -430,6 +430,21 @@ def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[A
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def is_concrete(value: Any) -> bool:
+    """Whether a value is an array with known entries (jax 0.10.2 to 0.12)."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def computed_here(function: Callable[[], Any]) -> Any:
+    """Return the result of a function of constants, even while something is traced for an absent device."""
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS excludes it
+        device = None
+    with jax.ensure_compile_time_eval(), jax.default_device(device):
+        return jax.device_get(jax.jit(function)())
+
+
 def has_no_shardings(params: Mapping[str, Any]) -> bool:
     """Whether a call leaves the shardings of its arguments and results unspecified (jax 0.10.2 to 0.12)."""
     from jax._src.sharding_impls import UnspecifiedValue

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,16 +20,13 @@ from typing import Any
 
 import msgspec
 
-from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.decoded import decode, keep_decoded
+from memprof.analysis.hlo.decoded import Decoded, FreshCapture, decode
 from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
-from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.rematerialization import may_be_rematerialized
 from memprof.analysis.memory.checks import (
     check_allocations,
     check_memory_spaces,
     plan_totals,
-    replay_totals,
     totals_of,
 )
 from memprof.analysis.records.capture import Capture, CompilerTotals, Target
@@ -106,6 +103,22 @@ class Plan:
 
 
 _DECODER = msgspec.msgpack.Decoder(Plan)  # created once: see `untrusted.convert` on threads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A lowered step with its plan, which is neither decoded nor checked (see `plan_cache.checked`).
+
+    Attributes:
+        lowered: the capture before the compile.
+        cache_key: the plan's key in the user's cache; empty if it is not cached.
+        search_path: the folders of modules, for the text of source lines; None means this process's path.
+    """
+
+    lowered: Capture
+    plan: Plan
+    cache_key: str = ""
+    search_path: tuple[str, ...] | None = None
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by: Target | None = None) -> str:
@@ -226,7 +239,7 @@ def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
     return replace(plan, proto_without_limit=other.hlo_proto, compile_seconds=seconds)
 
 
-def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
+def decode_plan(plan: Plan, platform: str) -> Decoded:
     """Decode the program and its buffer assignment, and check them.
 
     Args:
@@ -248,28 +261,28 @@ def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
         raise cut_short from error
     if not proto.HasField("buffer_assignment"):  # the last field: a file that ends just before it still parses
         raise cut_short
-    program, table = decode(proto, platform)
-    check_memory_spaces(table, space_bytes)
-    return program, table
+    decoded = decode(proto, platform)
+    check_memory_spaces(decoded.table, space_bytes)
+    if plan.proto_without_limit:
+        decoded = replace(decoded, without_limit=decode(parse_proto(plan.proto_without_limit), platform))
+    return decoded
 
 
-def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None = None) -> Capture:
+def with_plan(planned: PlannedStep) -> FreshCapture:
     """Complete the capture of a lowered step with its plan.
-
-    Args:
-        search_path: the folders of modules, for the text of source lines; None means this process's path.
 
     Raises:
         MemprofError, InternalError: see `decode_plan`; or the compiler's totals contradict the plan.
     """
+    lowered, plan = planned.lowered, planned.plan
     assert lowered.folders is not None
     platform = lowered.target.platform
-    program, table = decode_plan(plan, platform)
-    keep_decoded(plan.hlo_proto, program, table)
+    decoded = decode_plan(plan, platform)
+    table, other = decoded.table, decoded.without_limit
     totals = plan.totals or plan_totals(table, platform=platform)
     check_allocations(totals, table, platform=platform)
     kernels, doubts = known_kernels(plan.hlo_proto, lowered.target, plan.kernel_limit_bytes, plan.used_vmem_bytes)
-    return replace(
+    capture = replace(
         lowered,
         compiler=totals,
         timings=replace(
@@ -284,9 +297,10 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         kernels=kernels,
         doubts=(*lowered.doubts, *doubts),
         replay=totals_of(table),
-        replay_without_limit=replay_totals(plan.proto_without_limit, platform) if plan.proto_without_limit else None,
-        source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
+        replay_without_limit=None if other is None else totals_of(other.table),
+        source_lines=source_lines_of(decoded.program, lowered.folders, planned.search_path or sys.path),
     )
+    return FreshCapture(capture=capture, decoded=decoded)
 
 
 def _device_bytes(folder: Path) -> int:

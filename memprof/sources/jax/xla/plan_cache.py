@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 from memprof.sources.jax.xla.claims import claimed
-from memprof.sources.jax.xla.plan import Plan
+from memprof.sources.jax.xla.plan import Plan, PlannedStep, with_plan
 from memprof.untrusted import open_regular
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
@@ -221,6 +222,26 @@ class PlanCache:
                     if _OURS.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
                         found = entry.stat(follow_symlinks=False)
                         yield found.st_mtime_ns, found.st_size, Path(entry.path)
+
+
+def checked(planned: PlannedStep, again: Callable[[], PlannedStep]) -> FreshCapture:
+    """Decode and check a plan: this takes memory, so callers with several plans call it for one at a time.
+
+    An invalid plan is removed from the user's cache. If it came from there, undamaged but not a plan of this step, it
+    is made again.
+
+    Raises:
+        MemprofError, InternalError: see `with_plan`.
+        Exception: whatever `again` raises.
+    """
+    try:
+        return with_plan(planned)
+    except MemprofError:
+        if planned.cache_key:
+            PlanCache.of_user().remove(planned.cache_key)
+        if not planned.plan.is_cached:
+            raise
+    return checked(again(), again)
 
 
 def _packed(plan: Plan, key: str) -> bytes:

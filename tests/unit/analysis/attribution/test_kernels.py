@@ -16,7 +16,9 @@ from memprof.errors import InternalError
 
 
 def _kernel(instruction: str, *sizes: int) -> Kernel:
-    blocks = [KernelBuffer(kind="input", dtype="f32", shape=(size // 4,), num_buffers=1, size_bytes=size) for size in sizes]
+    blocks = [
+        KernelBuffer(kind="input", dtype="f32", shape=(size // 4,), num_buffers=1, size_bytes=size) for size in sizes
+    ]
     return Kernel(instruction=instruction, buffers=tuple(blocks), limit_bytes=1 << 20)
 
 

@@ -1,13 +1,15 @@
-"""What decoding and analysis leave to Python's garbage collector."""
+"""Programs are decoded once; what decoding and analysis leave to Python's garbage collector."""
 
 from __future__ import annotations
 
 import gc
 
-from added_up_step import added_up_step
+import pytest
+from pressed_plans import plan, pressed
 
-from memprof.analysis.hlo.decoded import decode, keep_decoded, no_garbage_collection, take_decoded
-from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis import pipeline
+from memprof.analysis.hlo.decoded import decode_capture, no_garbage_collection
+from memprof.analysis.pipeline import analyze
 
 
 def test_what_is_made_without_garbage_collection_is_not_gone_through_at_its_end() -> None:
@@ -35,21 +37,11 @@ def test_what_the_caller_has_frozen_stays_frozen() -> None:
         gc.unfreeze()
 
 
-def test_rows_that_compile_at_the_same_time_do_not_take_each_others_programs() -> None:
-    proto = parse_proto(added_up_step().proto().SerializeToString())
-    rows = [bytes(bytearray(proto.SerializeToString())) for _ in range(3)]
-    kept = [decode(proto, "cuda") for _ in rows]
-    for data, (program, table) in zip(rows, kept, strict=True):
-        keep_decoded(data, program, table)
-    taken = [take_decoded(data, "cuda")[0] for data in reversed(rows)]
-    assert all(one is program for one, (program, _) in zip(taken, reversed(kept), strict=True))
-    assert all(take_decoded(data, "cuda")[0] is not program for data, (program, _) in zip(rows, kept, strict=True))
-
-
-def test_programs_that_nobody_asks_for_are_let_go() -> None:
-    proto = parse_proto(added_up_step().proto().SerializeToString())
-    rows = [bytes(bytearray(proto.SerializeToString())) for _ in range(10)]
-    program, table = decode(proto, "cuda")
-    for data in rows:
-        keep_decoded(data, program, table)
-    assert [take_decoded(data, "cuda")[0] is program for data in rows] == [False] * 6 + [True] * 4
+def test_a_report_decodes_nothing_that_its_compile_has_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = pressed("first.remat")
+    decoded, of_its_bytes = decode_capture(capture), analyze(capture)
+    monkeypatch.setattr(pipeline, "decode_capture", pytest.fail)
+    report = analyze(capture, decoded)
+    assert report.without_limit is not None
+    assert report.without_limit.buffers == analyze(plan(), decoded.without_limit).buffers
+    assert (report.buffers, report.pressure) == (of_its_bytes.buffers, of_its_bytes.pressure)

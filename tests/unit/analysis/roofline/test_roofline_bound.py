@@ -555,7 +555,9 @@ def test_the_memory_of_copies_can_be_the_limit_of_a_step_that_computes() -> None
     a, b = argument(step, "a", array("bf16", 20, 30)), argument(step, "b", array("bf16", 30, 10))
     on_chip = Shape("f32", (25,), memory_space=1)
     starts = [
-        step.op(f"start{number}", "copy-start", tuple_of(on_chip, f32(25), array("u32")), [argument(step, name, f32(25))])
+        step.op(
+            f"start{number}", "copy-start", tuple_of(on_chip, f32(25), array("u32")), [argument(step, name, f32(25))]
+        )
         for number, name in enumerate("cdef")
     ]
     step.op("product", "dot", array("bf16", 20, 10), [a, b], contracting=(1,))

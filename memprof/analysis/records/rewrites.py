@@ -1,0 +1,49 @@
+"""Other ways to compute parts of a step, for `memprof.apply`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InChunks:
+    """The parts of a step that are computed one chunk of rows at a time, and recomputed in the backward pass.
+
+    Attributes:
+        loss: the number of chunks of the logits and their loss; 1 means whole.
+        attention: the number of query blocks of each attention; 1 means whole.
+    """
+
+    loss: int = 1
+    attention: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedAttention:
+    """Each attention of a step that trains is computed by `jax.nn.dot_product_attention`.
+
+    Attributes:
+        implementation: "cudnn", a kernel that never stores the probabilities, or "xla", which runs on any device.
+    """
+
+    implementation: str = "cudnn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrolled:
+    """Loops over layers run without a loop, where an argument holds one array for each layer (`memprof.in_layers`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowSums:
+    """Loops hold their float32 sums of arrays, such as those of gradients, in bfloat16 between turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donation:
+    """More arguments that a step's own jit donates, by position."""
+
+    positions: tuple[int, ...]
+
+
+Rewrite = Donation | InChunks | FusedAttention | NarrowSums | Unrolled

@@ -1,0 +1,30 @@
+"""Hold a step's own sums of gradients in bfloat16 between minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memprof.analysis.records.rewrites import NarrowSums
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.own_jit import applied_code, step_of_code
+
+
+def narrow_accumulators(step: Step) -> Iterator[Change]:
+    """Yield the step with its accumulators in bfloat16, if the rule of that name finds some."""
+    advice = next((each for each in step.advice if each.rule == "narrow_accumulators"), None)
+    is_ours = step.is_built_in or step.with_technique is not None
+    code = applied_code(step.spec, "memprof.apply(memprof.NarrowSums())")
+    if advice is None or is_ours or code is None:
+        return
+    proposal = advice.proposal
+    yield Change(
+        rule=advice.rule,
+        intent=proposal.intent,
+        what=proposal.what,
+        evidence=proposal.evidence,
+        cost=proposal.cost,
+        code=code,
+        spec=step_of_code(step.spec, code),
+        keeps_numbers=False,
+        rewrite=NarrowSums(),
+    )

@@ -1,0 +1,52 @@
+"""Compute a step's own attentions by cuDNN's fused kernel. Data flow identifies them (see `capture/checkpointing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from memprof.analysis.records.rewrites import FusedAttention
+from memprof.sources.jax.checkpointing.attentions import Attention, fused
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.workloads.intents import Aim, Intent
+
+_LEAST_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
+_LEAST_CAPABILITY = (8, 0)  # of cuDNN's kernel
+
+
+def attention_kernels(step: Step) -> Iterator[Change]:
+    """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
+    is_ours = step.is_built_in or step.with_technique is not None
+    if is_ours or (step.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY:
+        return
+    with fused(FusedAttention()) as found:
+        try:
+            traced_jaxpr(step.spec, step.target)
+        except (NotImplementedError, RuntimeError):  # JAX's reasons why cuDNN cannot compute an attention
+            return
+    held_bytes = sum(each.probability_bytes for each in found) // step.target.topology.num_devices
+    code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
+    if not found or held_bytes < _LEAST_SHARE * step.report.unpressed.footprint_bytes or code is None:
+        return
+    calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
+    head, line = code.rsplit("\n\n", 1)
+    code = "\n".join([head, "", "# computes each of these attentions as", *calls, line])
+    dtype = "f16" if found[0].dtype == "float16" else "bf16"
+    yield Change(
+        rule="flash_attention",
+        intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype),
+        what="Use an attention kernel that never holds the probabilities",
+        evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest hold"
+        f" {max(each.probability_bytes for each in found):,} bytes",
+        cost="none in time, usually less; cuDNN, and scratch memory that it plans on the device alone",
+        code=code,
+        spec=step_of_code(step.spec, code),
+        on_cpu=step_of_code(step.spec, code.replace("FusedAttention()", 'FusedAttention(implementation="xla")')),
+        rewrite=FusedAttention(),
+    )
+
+
+def _place(attention: Attention) -> str:
+    return "an attention" if attention.place is None else f"{Path(attention.place[0]).name}:{attention.place[1]}"

@@ -1,0 +1,92 @@
+"""Divide arguments over an axis of the mesh along which all devices hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from memprof.analysis.records.categories import Role
+from memprof.sources.jax.own_attributes import own
+from memprof.studies.changes.arguments import changed_args
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.own_jit import has_shardings
+from memprof.workloads.intents import Intent
+
+_CODE = '''import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+def divided(leaf):
+    """`leaf` divided over {axis}, along {which}."""
+    spec = [*getattr(leaf.sharding, "spec", ()), *[None] * leaf.ndim][: leaf.ndim]
+    for number, length in enumerate(leaf.shape{first}):
+        if {condition}:
+            spec[number] = {entry}
+            break
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    return jax.device_put(leaf, sharding)
+
+
+{name} = jax.tree.map(divided, {name})  # before the first call, and in a restored checkpoint
+'''
+_NAMES = {Role.PARAMS: "params", Role.OPTIMIZER_STATE: "opt_state", Role.BATCH: "batch"}
+
+
+def divided_arguments(step: Step) -> Iterator[Change]:
+    """Yield the step with arguments of one role divided, for each advice that they should be."""
+    leaves = jax.tree.leaves(step.spec.args)
+    shardings = [each for leaf in leaves if isinstance(each := own(leaf, "sharding"), NamedSharding)]
+    is_ours = step.is_built_in or step.with_technique is not None
+    if is_ours or not shardings or has_shardings(step.spec.fn):
+        return
+    for advice in step.advice:
+        if advice.rule not in ("replicated_state", "undivided_batch"):
+            continue
+        proposal = advice.proposal
+        axis = proposal.intent.axes[-1]
+        role = Role.BATCH if advice.rule == "undivided_batch" else Role(proposal.intent.names[0])
+        code = _code(role, axis, int(shardings[0].mesh.shape[axis]), proposal.intent)
+        args = _divided(step, role, axis, code, shardings[0].mesh)
+        if args is not None:
+            yield Change(
+                rule=advice.rule,
+                intent=proposal.intent,
+                what=proposal.what,
+                evidence=proposal.evidence,
+                cost=proposal.cost,
+                code=code,
+                spec=replace(step.spec, args=args),
+            )
+
+
+def _code(role: Role, axis: str, size: int, intent: Intent) -> str:
+    is_batch = role is Role.BATCH
+    axes = intent.axes[0] if len(intent.axes) == 1 else intent.axes
+    return _CODE.format(
+        axis=axis,
+        which="its examples" if is_batch else "its first axis that is whole and can be cut",
+        first="[:1]" if is_batch else "",
+        condition=f"length % {size} == 0" if is_batch else f"spec[number] is None and length % {size} == 0",
+        entry=repr(axes if is_batch else axis).replace("'", '"'),
+        name=_NAMES[role],
+    )
+
+
+def _divided(step: Step, role: Role, axis: str, code: str, mesh: Mesh | Any) -> tuple[Any, ...] | None:
+    """Return the arguments that the code makes."""
+    names: dict[str, Any] = {"mesh": mesh, _NAMES[role]: ()}
+    exec(compile(code, "<advice>", "exec"), names)
+    return changed_args(
+        step,
+        lambda known, leaf: (
+            names["divided"](jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own(leaf, "sharding")))
+            if known.role is role and axis not in (known.mesh_axes or ())
+            else leaf
+        ),
+    )
