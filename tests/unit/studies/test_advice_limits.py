@@ -15,7 +15,9 @@ from memprof.studies.advice.passes import chunked_loss, flash_attention, half_pr
 from memprof.workloads.intents import Aim
 
 
-def _array(shape: tuple[int, ...], category: Category = Category.ACTIVATIONS, *, at: int = 5, dtype: str = "bf16") -> LiveBuffer:
+def _array(
+    shape: tuple[int, ...], category: Category = Category.ACTIVATIONS, *, at: int = 5, dtype: str = "bf16"
+) -> LiveBuffer:
     phase = Phase.BACKWARD if category is Category.COTANGENTS else Phase.FORWARD
     return replace(buffer(shape, dtype, category, op="jit(step)/dot_general", phase=phase), start=at, end=12)
 
@@ -75,7 +77,9 @@ def test_logits_are_the_widest_arrays_and_the_last_of_the_forward_pass(made: Rep
     [("7.5", Aim.CHUNK_ATTENTION), ("8.0", Aim.FUSE_ATTENTION), ("9.0", Aim.FUSE_ATTENTION)],
 )
 def test_a_fused_attention_needs_capability_8(capability: str, aim: Aim) -> None:
-    made = report([replace(_array((2, 64, 64)), is_of_attention=True)], target=replace(H100, compute_capability=capability))
+    made = report(
+        [replace(_array((2, 64, 64)), is_of_attention=True)], target=replace(H100, compute_capability=capability)
+    )
     (proposal,) = flash_attention(made)
     assert proposal.intent.aim is aim
     assert predicted_saving(made, proposal) == 2 * 64 * 64 * 2
