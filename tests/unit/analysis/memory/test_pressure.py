@@ -15,7 +15,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings
 from memprof.analysis.records.pressure import Pressure
-from memprof.errors import MemprofError
+from memprof.errors import InternalError, MemprofError
 from memprof.reports.json.report import report_json
 from memprof.reports.views.header import pressure_sentence
 from memprof.sources.capture_file import read_capture, write_capture
@@ -33,6 +33,15 @@ def test_values_and_operations_that_xla_recomputes_are_counted() -> None:
     )
     assert report.footprint_bytes == analyze(plan("first.remat", "second.remat2")).footprint_bytes
     assert report_json(report).pressure is not None
+
+
+def test_more_recomputed_operations_than_any_step_has_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = pressed("first.remat", "second.remat2")
+    monkeypatch.setattr("memprof.analysis.memory.pressure.MAX_OPERATIONS", 2 * FLOPS)
+    assert analyze(capture).pressure is not None
+    monkeypatch.setattr("memprof.analysis.memory.pressure.MAX_OPERATIONS", 2 * FLOPS - 1)
+    with pytest.raises(InternalError, match="recomputes more operations than any step has"):
+        analyze(capture)
 
 
 def test_a_value_in_a_loop_counts_once_and_its_operations_each_time() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memprof.analysis.scheduling.any_order import (
@@ -70,3 +72,17 @@ def test_an_operation_that_frees_more_than_it_takes_runs_as_soon_as_it_can() -> 
     assert forward == [0, 1, 4, 2, 5, 3]
     assert depth_first == [2, 5, 1, 4, 0, 3]
     assert [peak_bytes(made, order) for order in (None, forward, depth_first)] == [310, 210, 110]
+
+
+@pytest.mark.parametrize(
+    ("made_bytes", "expected"),
+    [
+        (100, [0, 2, 1, 3, 4]),  # 2 frees as much as it takes: it runs as soon as 0 has
+        (101, [0, 1, 2, 3, 4]),  # one byte more: it waits for its turn
+    ],
+)
+def test_an_operation_moves_forward_if_it_takes_no_byte_more_than_it_frees(
+    made_bytes: int, expected: list[int]
+) -> None:
+    forward, *_ = other_orders(replace(BRANCHES, sizes=[100, 100, made_bytes, made_bytes]))
+    assert forward == expected
