@@ -1,14 +1,15 @@
 """Find checkpoints for a budget: choose what to keep, compile, correct the budget by the difference, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
-follow: one that keeps no results, choices for the rest of the budget, and a mixture in which the first blocks keep
-less than the others. XLA decides the footprint of a choice, so the plan is the best choice whose compiled footprint is
-within the budget.
+follow: one that keeps no results, choices for the rest of the budget, a mixture in which the first blocks keep less
+than the others, and JAX's built-in policies if they may cost less. XLA decides the footprint of a choice, so the plan
+is the best choice whose compiled footprint is within the budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
@@ -24,18 +25,10 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
+from memprof.studies.plan.candidates import built_in_policies, fewest_seconds, point_of, predicted_bytes, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
-from memprof.studies.plan.plan import (
-    AS_IT_IS,
-    CHOSEN,
-    DOTS,
-    DOTS_WITHOUT_BATCH,
-    NOTHING_KEPT,
-    CheckpointPlan,
-    PlannedChange,
-    PlanPoint,
-)
+from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 
 _MOST_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
@@ -141,7 +134,7 @@ class _Search:
 
     def _add_without_checkpoints(self, name: str, report: Report) -> PlanPoint:
         kept_bytes = self._everything().size_bytes
-        self.points.append(_point(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
+        self.points.append(point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
         return self.points[-1]
 
     def _find_blocks(self, report: Report) -> None:
@@ -171,6 +164,7 @@ class _Search:
             self._correct(nothing, budget_bytes)
         else:
             self._explore(nothing, budget_bytes)
+        self._try_built_in(budget_bytes)
 
     def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices for the rest of the budget, then a mixture.
@@ -180,7 +174,7 @@ class _Search:
         allowance = budget_bytes - nothing.footprint_bytes
         while len(self.points) < self._limit - (self._can_mix() and not self.is_loop):
             choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
-            if self._known(choice) is not None:
+            if self._known(choice) is not None or choice.seconds >= fewest_seconds(self.points, budget_bytes):
                 break
             point = self._keep(CHOSEN, choice.kept)
             left = budget_bytes - point.footprint_bytes
@@ -197,7 +191,10 @@ class _Search:
         """
         everything = self._everything().size_bytes
         for share in _EXPLORED:
-            point = self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept)
+            choice = cheapest_choice(self._blocks, int(share * everything))
+            if choice.seconds >= fewest_seconds(self.points, budget_bytes):
+                continue
+            point = self._keep(CHOSEN, choice.kept)
             fits = point.footprint_bytes <= budget_bytes
             if fits and not point.recomputed_flops:
                 return
@@ -205,13 +202,22 @@ class _Search:
                 self._correct(nothing, budget_bytes)
                 return
 
+    def _try_built_in(self, budget_bytes: int) -> None:
+        """Compile JAX's policies that may fit by an estimate and cost less than all points within the budget."""
+        for name, kept in built_in_policies(self._blocks).items():
+            choice = choice_of(self._blocks, kept)
+            predicted = predicted_bytes(self.points, choice)
+            may_fit = predicted is not None and predicted <= (1 - _MARGIN) * budget_bytes
+            is_faster = choice.seconds < fewest_seconds(self.points, budget_bytes)
+            if len(self.points) < self._limit and may_fit and is_faster:
+                self._keep(name, kept)
+
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self._everything()
-        products = {each for each in self._signatures() if each.primitive == "dot_general"}
         self._keep(NOTHING_KEPT, ())
-        self._keep(DOTS, products)
-        self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
+        for name, kept in built_in_policies(self._blocks).items():
+            self._keep(name, kept)
         for share in _CURVE:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
@@ -220,10 +226,7 @@ class _Search:
         return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
 
     def _everything(self) -> Choice:
-        return choice_of(self._blocks, self._signatures())
-
-    def _signatures(self) -> set[Signature]:
-        return {each.signature for block in self._blocks for each in block.operations}
+        return choice_of(self._blocks, signatures_of(self._blocks))
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers in sequence."""
@@ -255,6 +258,7 @@ class _Search:
             checkpoints,
             kept_bytes=round(low.kept_bytes + share * (high.kept_bytes - low.kept_bytes)),
             repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
+            predicted=round(low.footprint_bytes + share * (high.footprint_bytes - low.footprint_bytes)),
         )
 
     def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
@@ -264,18 +268,26 @@ class _Search:
         if known is not None:
             return known
         checkpoints = Checkpoints(kept=choice.kept)
-        return self._compiled(name, checkpoints, kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds)
+        return self._compiled(
+            name,
+            checkpoints,
+            kept_bytes=choice.size_bytes,
+            repeated_seconds=choice.seconds,
+            predicted=predicted_bytes(self.points, choice),
+        )
 
     def _known(self, choice: Choice) -> PlanPoint | None:
         checkpoints = Checkpoints(kept=choice.kept)
         return next((point for point in self.points if point.checkpoints == checkpoints), None)
 
-    def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
+    def _compiled(
+        self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float, predicted: int | None
+    ) -> PlanPoint:
         with checkpointed(checkpoints):
             report = self._report(name)
-        point = _point(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
-        self.points.append(point)
-        return point
+        point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+        self.points.append(replace(point, predicted_bytes=predicted))
+        return self.points[-1]
 
     def _report(self, name: str) -> Report:
         number = len(self.points) + 1
@@ -283,19 +295,6 @@ class _Search:
             self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}")
         )
         return analyze(fresh.capture, fresh.decoded, with_order=False)
-
-
-def _point(
-    name: str, report: Report, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
-) -> PlanPoint:
-    return PlanPoint(
-        name=name,
-        checkpoints=checkpoints,
-        kept_bytes=kept_bytes,
-        repeated_seconds=repeated_seconds,
-        footprint_bytes=report.unpressed.footprint_bytes,
-        recomputed_flops=report.recomputed_flops,
-    )
 
 
 def _work(point: PlanPoint) -> tuple[int, float, int]:

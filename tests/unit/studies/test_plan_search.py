@@ -14,7 +14,9 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
 from memprof.studies.plan import search
-from memprof.studies.plan.plan import CheckpointPlan
+from memprof.studies.plan.candidates import predicted_bytes
+from memprof.studies.plan.choice import Choice
+from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
 
@@ -174,13 +176,45 @@ def test_if_nothing_kept_is_too_much_three_sizes_are_tried(monkeypatch: pytest.M
 
 def test_of_few_blocks_the_sizes_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = _Compiler([_layers(3)]).plan(monkeypatch, 3100, few=4)
-    # 35% of 3000 bytes: norm and scores, 900. Then 20%: norm; 50%: up and norm, 1500. All are within the budget.
-    assert [row[2] for row in _rows(fits)] == [3000, 0, 900, 300, 1500]
+    # 35% of 3000 bytes: norm and scores, 900. 20% costs more, so 50% comes next: up and norm, 1500. Both are within
+    # the budget.
+    assert [row[2] for row in _rows(fits)] == [3000, 0, 900, 1500]
     assert fits.best is fits.points[-1]
     # 1300 has no room for the 900, but for nothing kept: what is left of it is corrected as for many blocks.
     corrected = _Compiler([_layers(3)]).plan(monkeypatch, 1320, few=4)
     assert [row[2] for row in _rows(corrected)][:4] == [3000, 0, 900, 300]
     assert corrected.best is corrected.points[3]
+
+
+def test_a_policy_of_jax_is_compiled_if_it_may_fit_and_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the sizes that are tried, the last keeps up and norm, 500; dots_saveable keeps 600, interpolated to 1600."""
+    cheap = Block(operations=(*_OPERATIONS[:3], _operation("norm", 100, 1.0)), count=1)
+    found = _Compiler([cheap]).plan(monkeypatch, 1650, few=4)
+    chosen = [("nothing kept", 0, 24.0), ("chosen", 300, 19.0), ("chosen", 500, 7.0)]
+    assert [(row[0], *row[2:4]) for row in _rows(found)][1:] == [*chosen, ("dots_saveable", 600, 4.0)]
+    assert found.best is found.points[-1]
+    assert (found.best.predicted_bytes, found.best.footprint_bytes) == (1600, 1600)
+    too_small = _Compiler([cheap]).plan(monkeypatch, 1605, few=4)
+    assert [(row[0], *row[2:4]) for row in _rows(too_small)][1:] == chosen
+
+
+def test_a_prediction_begins_at_the_smallest_of_points_that_keep_as_much() -> None:
+    """A donation saved 600 of the 2000 bytes of the step as it is. Without an end above, there is no prediction."""
+
+    def point(name: str, kept_bytes: int, footprint_bytes: int) -> PlanPoint:
+        return PlanPoint(
+            name=name,
+            checkpoints=None if kept_bytes == 1000 else Checkpoints(kept=frozenset()),
+            kept_bytes=kept_bytes,
+            repeated_seconds=0.0,
+            footprint_bytes=footprint_bytes,
+            recomputed_flops=0,
+        )
+
+    points = [point("as it is", 1000, 2000), point("donate_state", 1000, 1400), point("nothing kept", 0, 400)]
+    half = Choice(kept=frozenset(), size_bytes=500, seconds=1.0)
+    assert predicted_bytes(points, half) == 900
+    assert predicted_bytes(points[2:], half) is None
 
 
 def test_a_size_without_repeated_products_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
