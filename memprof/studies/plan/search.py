@@ -209,7 +209,7 @@ class _Search:
             predicted = predicted_bytes(self.points, choice)
             may_fit = predicted is not None and predicted <= (1 - _MARGIN) * budget_bytes
             is_faster = choice.seconds < fewest_seconds(self.points, budget_bytes)
-            if len(self.points) < self._limit and may_fit and is_faster:
+            if may_fit and is_faster and len(self.points) < self._limit:
                 self._keep(name, kept)
 
     def draw(self) -> None:
@@ -267,18 +267,16 @@ class _Search:
         known = self._known(choice)
         if known is not None:
             return known
-        checkpoints = Checkpoints(kept=choice.kept)
         return self._compiled(
             name,
-            checkpoints,
+            Checkpoints(kept=choice.kept),
             kept_bytes=choice.size_bytes,
             repeated_seconds=choice.seconds,
             predicted=predicted_bytes(self.points, choice),
         )
 
     def _known(self, choice: Choice) -> PlanPoint | None:
-        checkpoints = Checkpoints(kept=choice.kept)
-        return next((point for point in self.points if point.checkpoints == checkpoints), None)
+        return next((point for point in self.points if point.checkpoints == Checkpoints(kept=choice.kept)), None)
 
     def _compiled(
         self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float, predicted: int | None
