@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain, combinations
 from typing import Any
 
 import jax
@@ -75,6 +76,38 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
     jax.tree.map(np.testing.assert_array_equal, jax.jit(changed)(*args), jax.jit(own["step"])(*args))
     enough = package.plan(own["step"], own["weights"], own["x"], memory="1GiB", target="cpu")
     assert (enough.code, len(enough.points), package.apply(enough)(own["step"])) == ("", 1, own["step"])
+
+
+@pytest.mark.with_one_jax
+def test_no_other_choice_of_a_small_block_is_better(own: dict[str, Any]) -> None:
+    """All 16 choices of what a layer keeps (two products, tanh, sin) are compiled, and plans for five budgets."""
+    names = [
+        ("dot_general", 64),
+        ("dot_general", 256),
+        ("tanh", 256),
+        ("sin", 64),
+    ]  # primitive, last axis of the result
+
+    def compiled(kept: tuple[tuple[str, int], ...]) -> tuple[int, int]:
+        def policy(primitive: Any, *inputs: Any, **_: Any) -> bool:
+            return (primitive.name, inputs[-1].shape[-1]) in kept
+
+        step = package.apply(policy)(own["step"])
+        profile = package.profile(step, own["weights"], own["x"], target="cpu")
+        return profile.footprint_bytes, profile.report.recomputed_flops
+
+    as_it_is = package.profile(own["step"], own["weights"], own["x"], target="cpu").footprint_bytes
+    kept = chain.from_iterable(combinations(names, number) for number in range(len(names) + 1))
+    choices = [(as_it_is, 0), *map(compiled, kept)]
+    assert len({flops for _, flops in choices}) > 2
+    smallest = min(footprint for footprint, _ in choices)
+    for share in (0.02, 0.2, 0.4, 0.6, 0.9):
+        budget_bytes = int(smallest + share * (as_it_is - smallest))
+        best = min(flops for footprint, flops in choices if footprint <= budget_bytes)
+        plan = package.plan(own["step"], own["weights"], own["x"], memory=budget_bytes, target="cpu", allow="none")
+        assert plan.best is not None
+        assert plan.best.footprint_bytes <= budget_bytes
+        assert plan.best.recomputed_flops <= 1.02 * best
 
 
 def test_a_policy_is_applied(own: dict[str, Any]) -> None:

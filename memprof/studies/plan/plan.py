@@ -24,6 +24,7 @@ class PlanPoint:
         kept_bytes, repeated_seconds: totals over all blocks, by the model behind the choice.
         footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
         recomputed_flops: FLOPs of one step that are recomputed.
+        predicted_bytes: the footprint as estimated from earlier compiles; None for the first ones.
     """
 
     name: str
@@ -32,6 +33,7 @@ class PlanPoint:
     repeated_seconds: float
     footprint_bytes: int
     recomputed_flops: int
+    predicted_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

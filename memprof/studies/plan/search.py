@@ -1,14 +1,15 @@
 """Find checkpoints for a budget: choose what to keep, compile, correct the budget by the difference, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
-follow: one that keeps no results, choices for the rest of the budget, and a mixture in which the first blocks keep
-less than the others. XLA decides the footprint of a choice, so the plan is the best choice whose compiled footprint is
-within the budget.
+follow: one that keeps no results, choices for the rest of the budget, a mixture in which the first blocks keep less
+than the others, and JAX's built-in policies if they may cost less. XLA decides the footprint of a choice, so the plan
+is the best choice whose compiled footprint is within the budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
@@ -24,25 +25,15 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
+from memprof.studies.plan.candidates import built_in_policies, fewest_seconds, point_of, predicted_bytes, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
-from memprof.studies.plan.plan import (
-    AS_IT_IS,
-    CHOSEN,
-    DOTS,
-    DOTS_WITHOUT_BATCH,
-    NOTHING_KEPT,
-    CheckpointPlan,
-    PlannedChange,
-    PlanPoint,
-)
+from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 
 _MOST_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a choice that exceeds its size
-# Of all that could be kept: choices to try if a correction of the budget leads nowhere. JAX's `dots_saveable` takes the
-# place of the last if the step has matrix products.
-_EXPLORED = (0.35, 0.2, 0.5)
+_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: choices to try if a correction of the budget leads nowhere
 _FEW = 4  # blocks
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
@@ -80,7 +71,8 @@ def plan_step(
         search.draw()
     if search.smallest_bytes > budget_bytes:
         search.look(budget_bytes)
-    best = search.best_within(budget_bytes)
+    fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
+    best = min(fits, key=_work, default=None)
     return CheckpointPlan(
         label=spec.label,
         target=report.target,
@@ -142,7 +134,7 @@ class _Search:
 
     def _add_without_checkpoints(self, name: str, report: Report) -> PlanPoint:
         kept_bytes = self._everything().size_bytes
-        self.points.append(_point(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
+        self.points.append(point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
         return self.points[-1]
 
     def _find_blocks(self, report: Report) -> None:
@@ -172,15 +164,9 @@ class _Search:
             self._correct(nothing, budget_bytes)
         else:
             self._explore(nothing, budget_bytes)
-        if self.best_within(budget_bytes) is nothing:
-            for name, kept in self._explored():
-                if len(self.points) < self._limit:
-                    self._keep(name, kept)
-
-    def best_within(self, budget_bytes: int) -> PlanPoint | None:
-        """The compiled point within the budget that recomputes least; None if no point is within it."""
-        fits = [point for point in self.points if point.footprint_bytes <= budget_bytes]
-        return min(fits, key=_work, default=None)
+        if nothing.repeated_seconds == fewest_seconds(self.points, budget_bytes):
+            list(self._explored(budget_bytes))
+        self._try_built_in(budget_bytes)
 
     def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices for the rest of the budget, then a mixture.
@@ -190,7 +176,7 @@ class _Search:
         allowance = budget_bytes - nothing.footprint_bytes
         while len(self.points) < self._limit - (self._can_mix() and not self.is_loop):
             choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
-            if self._known(choice) is not None:
+            if self._known(choice) is not None or choice.seconds >= fewest_seconds(self.points, budget_bytes):
                 break
             point = self._keep(CHOSEN, choice.kept)
             left = budget_bytes - point.footprint_bytes
@@ -205,8 +191,7 @@ class _Search:
 
         If values are recomputed in few pieces, they are live at once. Keeping more may then use less memory.
         """
-        for name, kept in self._explored():
-            point = self._keep(name, kept)
+        for point in self._explored(budget_bytes):
             fits = point.footprint_bytes <= budget_bytes
             if fits and not point.recomputed_flops:
                 return
@@ -214,20 +199,30 @@ class _Search:
                 self._correct(nothing, budget_bytes)
                 return
 
-    def _explored(self) -> Iterator[tuple[str, Collection[Signature]]]:
-        everything, products = self._everything().size_bytes, self._products()
-        for share in _EXPLORED[: len(_EXPLORED) - bool(products)]:
-            yield CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept
-        if products:
-            yield DOTS, products
+    def _explored(self, budget_bytes: int) -> Iterator[PlanPoint]:
+        """Compile choices of several sizes, each if it costs less than all points within the budget."""
+        everything = self._everything().size_bytes
+        for share in _EXPLORED:
+            choice = cheapest_choice(self._blocks, int(share * everything))
+            if len(self.points) < self._limit and choice.seconds < fewest_seconds(self.points, budget_bytes):
+                yield self._keep(CHOSEN, choice.kept)
+
+    def _try_built_in(self, budget_bytes: int) -> None:
+        """Compile JAX's policies that may fit by an estimate and cost less than all points within the budget."""
+        for name, kept in built_in_policies(self._blocks).items():
+            choice = choice_of(self._blocks, kept)
+            predicted = predicted_bytes(self.points, choice)
+            may_fit = predicted is not None and predicted <= (1 - _MARGIN) * budget_bytes
+            is_faster = choice.seconds < fewest_seconds(self.points, budget_bytes)
+            if may_fit and is_faster and len(self.points) < self._limit:
+                self._keep(name, kept)
 
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self._everything()
-        products = self._products()
         self._keep(NOTHING_KEPT, ())
-        self._keep(DOTS, products)
-        self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
+        for name, kept in built_in_policies(self._blocks).items():
+            self._keep(name, kept)
         for share in _CURVE:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
@@ -236,14 +231,7 @@ class _Search:
         return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
 
     def _everything(self) -> Choice:
-        return choice_of(self._blocks, self._signatures())
-
-    def _products(self) -> set[Signature]:
-        """Return the results that JAX's `dots_saveable` keeps."""
-        return {each for each in self._signatures() if each.primitive == "dot_general"}
-
-    def _signatures(self) -> set[Signature]:
-        return {each.signature for block in self._blocks for each in block.operations}
+        return choice_of(self._blocks, signatures_of(self._blocks))
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers in sequence."""
@@ -275,6 +263,7 @@ class _Search:
             checkpoints,
             kept_bytes=round(low.kept_bytes + share * (high.kept_bytes - low.kept_bytes)),
             repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
+            predicted=round(low.footprint_bytes + share * (high.footprint_bytes - low.footprint_bytes)),
         )
 
     def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
@@ -283,19 +272,25 @@ class _Search:
         known = self._known(choice)
         if known is not None:
             return known
-        checkpoints = Checkpoints(kept=choice.kept)
-        return self._compiled(name, checkpoints, kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds)
+        return self._compiled(
+            name,
+            Checkpoints(kept=choice.kept),
+            kept_bytes=choice.size_bytes,
+            repeated_seconds=choice.seconds,
+            predicted=predicted_bytes(self.points, choice),
+        )
 
     def _known(self, choice: Choice) -> PlanPoint | None:
-        checkpoints = Checkpoints(kept=choice.kept)
-        return next((point for point in self.points if point.checkpoints == checkpoints), None)
+        return next((point for point in self.points if point.checkpoints == Checkpoints(kept=choice.kept)), None)
 
-    def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
+    def _compiled(
+        self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float, predicted: int | None
+    ) -> PlanPoint:
         with checkpointed(checkpoints):
             report = self._report(name)
-        point = _point(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
-        self.points.append(point)
-        return point
+        point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+        self.points.append(replace(point, predicted_bytes=predicted))
+        return self.points[-1]
 
     def _report(self, name: str) -> Report:
         number = len(self.points) + 1
@@ -303,19 +298,6 @@ class _Search:
             self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}")
         )
         return analyze(fresh.capture, fresh.decoded, with_order=False)
-
-
-def _point(
-    name: str, report: Report, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
-) -> PlanPoint:
-    return PlanPoint(
-        name=name,
-        checkpoints=checkpoints,
-        kept_bytes=kept_bytes,
-        repeated_seconds=repeated_seconds,
-        footprint_bytes=report.unpressed.footprint_bytes,
-        recomputed_flops=report.recomputed_flops,
-    )
 
 
 def _work(point: PlanPoint) -> tuple[int, float, int]:
