@@ -163,7 +163,7 @@ def test_what_is_not_installed_is_one_sentence(package: str, monkeypatch: pytest
 def test_what_is_no_log_is_one_sentence(profile: memprof.Profile) -> None:
     for begin, sentence in (
         (lambda: loggers.to_tensorboard(3), "a log directory or a writer with add_scalar was expected"),
-        (lambda: loggers.to_wandb("run"), "a run of Weights & Biases, as returned by wandb.init(), was expected"),
+        (lambda: loggers.to_wandb("run"), r"a run of Weights & Biases, as returned by wandb\.init\(\), was expected"),
         (lambda: loggers.to_tensorboard("logs", "profile"), "the profile of a step was expected"),  # type: ignore[arg-type]
     ):
         with pytest.raises(memprof.MemprofError, match=sentence):

@@ -88,7 +88,7 @@ def test_a_cell_runs_and_its_jitted_functions_are_profiled_once_for_each_kind_of
         ("%memprof add(", "'add(' is not an expression"),
         ("%memprof --target hal add(x, x)", "There is no target 'hal'"),
         ("%memprof --depth 3 add(x, x)", "option --depth not recognized"),
-        ("%%memprof add\nadd(x, x)", "'add' is none"),
+        ("%%memprof add\nadd(x, x)", "'add' is not one"),
         ("%%memprof\nplain(1)", "the cell calls no jitted function"),
     ],
 )

@@ -243,14 +243,18 @@ def _code(written: list[_Written], policy: str) -> str:
 
 
 def _code_by_place(layers: list[Layer], policy: str) -> str:
-    """Return the code for layers that are defined within the step."""
+    """Return the code for layers that are defined within the step.
+
+    An import within a function would make the name local to it, so the imports have a place of their own.
+    """
     lines = [
         f"# in {Path(each.file).name}, after the definition of {each.own_name} (line {each.line})\n"
         f"{_line(each, policy)}"
         for each in layers
     ]
     is_loop = all(each.is_loop for each in layers)
-    return f"{(_PLAIN if is_loop else _WITH_STATIC).head}\n{''.join(lines)}"
+    head = (_PLAIN if is_loop else _WITH_STATIC).head
+    return f"# at the top of {Path(layers[0].file).name}\n{head}\n{''.join(lines)}"
 
 
 def _line(layer: Layer, policy: str) -> str:

@@ -30,7 +30,7 @@ def test_a_line_that_runs_on_an_absent_gpu_is_named() -> None:
             raise AttributeError(message)
         except AttributeError as error:
             errors.append(error)
-    assert [hint(error).partition(" as if")[0] for error in errors] == [
+    assert [hint(error).partition(": ")[0] for error in errors] == [
         f"{Path(__file__).name}:{error.__traceback__.tb_lineno} tries to create an array on an absent GPU"  # type: ignore[union-attr]
         for error in errors
     ]

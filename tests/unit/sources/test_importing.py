@@ -152,7 +152,11 @@ def test_programs_are_found_packed_in_log_directories_and_in_traces_and_each_onc
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.cpu_after_optimizations.txt", b"HloModule", "no a.cpu.*-buffer-assignment.txt.*--xla_dump_hlo_as_proto"),
+        (
+            "a.cpu_after_optimizations.txt",
+            b"HloModule",
+            "a.cpu.*-buffer-assignment.txt is missing.*--xla_dump_hlo_as_proto",
+        ),
         ("notes.md", b"", "contains no compiled program"),
         (GPU, b"\xff", "truncated, damaged, or not a compiled program"),
         ("a.xplane.pb", b"\xff", "is not a trace"),
@@ -174,7 +178,7 @@ def test_a_dump_of_texts_without_what_lies_beside_them_tells_the_sum_alone(tmp_p
     report = tmp_path / f"{stem}-memory-usage-report.txt"
     report.write_text("Memory Space: default (color=0)\nTotal bytes: 226044 (220.7KiB)\n")
     (found,) = programs_in([tmp_path])
-    with pytest.raises(MemprofError, match=r"no .*-buffer-assignment.txt, .* \(226,044 bytes in total\)"):
+    with pytest.raises(MemprofError, match=r"-buffer-assignment.txt is missing, .* \(226,044 bytes in total\)"):
         sizes_of(found)
     with pytest.raises(MemprofError, match="belongs to a program: give its folder"):
         list(programs_in([report]))

@@ -125,7 +125,7 @@ class TestCommands:
         [
             (("import", "after.prof", "before.prof"), "give it alone"),
             (("import", "after.prof", "--program", "jit_step"), "--program NAME.memprof"),
-            (("show", "after.prof", "--diff", "step.memprof"), "is no memory profile of JAX"),
+            (("show", "after.prof", "--diff", "step.memprof"), "is not a JAX memory profile"),
             (("show", "after.prof", "--format", "csv"), "a memory profile is not shown as csv"),
         ],
     )

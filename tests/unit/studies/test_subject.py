@@ -107,7 +107,7 @@ def test_rows_of_techniques_are_refused_for_a_step_as_it_is(tmp_path: Path) -> N
     file.write_text("import memprof\nspec = memprof.StepSpec(step, (x,))\n", encoding="utf-8")
     subject = find_subject(f"{file}:spec")
     for rows in ([], ["bf16"], ["xla:a=1", "bf16"]):
-        with pytest.raises(MemprofError, match="is a StepSpec, a step as it is, which techniques cannot change"):
+        with pytest.raises(MemprofError, match="is a finished StepSpec, a step, which techniques cannot change"):
             subject.check_changeable(rows)
     subject.check_changeable(["xla:a=1", "xla:a=2"])
     find_subject("mlp").check_changeable(["baseline", "bf16"])

@@ -76,7 +76,7 @@ def test_a_target_without_the_kernel_is_refused(platform, capability):
         name="old", description="", platform=platform, memory_bytes=None, compute_capability=capability, reason=""
     )
     (technique,) = (technique for technique in registry.techniques() if technique.name == "flash")
-    with pytest.raises(MemprofError, match=r"compute capability 8\.0 or more, and old is none"):
+    with pytest.raises(MemprofError, match=r"compute capability 8\.0 or more, and old is not one"):
         technique.check_target(target)
 
 

@@ -91,5 +91,5 @@ def test_what_has_to_do_with_a_step_is_called(function: Any) -> None:
 
 @pytest.mark.parametrize("function", [main, annotated_otherwise, loops, _step, Maker, functools.partial(main)])
 def test_all_else_is_not(function: Any) -> None:
-    with pytest.raises(MemprofError, match=r"train:it was not called, .* write so .* -> memprof\.StepSpec"):
+    with pytest.raises(MemprofError, match=r"train:it was not called, .* annotate it .* -> memprof\.StepSpec"):
         check_returns_step(function, "train:it")

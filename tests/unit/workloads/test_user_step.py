@@ -34,5 +34,5 @@ def test_a_step_takes_options_of_the_compiler_beside_its_own(tmp_path: Path) -> 
 
 
 def test_a_technique_that_changes_the_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MemprofError, match="a step as it is, which techniques cannot change"):
+    with pytest.raises(MemprofError, match="a step, which techniques cannot change"):
         _step(tmp_path, "xla:xla_b=1+donate").build()
