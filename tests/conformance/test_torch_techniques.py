@@ -128,7 +128,7 @@ def test_check_requires_the_effect_of_techniques(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("memprof.workloads.torch.networks._checkpointed", lambda function, *args, **_: function(*args))
     shown = CliRunner().invoke(app, [*step, "-t", "remat-act", "--format", "json"])
     assert shown.exit_code == 1, shown.output
-    assert "nothing is computed again" in json.dumps(json.loads(shown.stdout))
+    assert "no operation is recomputed" in json.dumps(json.loads(shown.stdout))
 
 
 def test_a_comparison_says_which_technique_took_effect() -> None:
