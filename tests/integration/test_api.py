@@ -161,7 +161,7 @@ def test_a_step_fits_if_its_footprint_leaves_the_reserve() -> None:
     assert not memprof.fits(profile, 10, reserve=0.3)
     assert profile.verdict.answer == "unknown"
     assert memprof.fits(profile, "1 KiB")
-    with pytest.raises(memprof.MemprofError, match="cpu has no fixed amount of memory"):
+    with pytest.raises(memprof.MemprofError, match="cpu has no fixed memory size"):
         memprof.fits(profile)
     with pytest.raises(memprof.MemprofError, match="at least 0 and below 1"):
         memprof.fits(profile, 8, reserve=1.5)

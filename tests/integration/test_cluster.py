@@ -197,7 +197,7 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
         assert sentence(address, jaxlib="0.1").endswith(
             f" has jaxlib {found}, but 0.1 is installed here, so its plans would differ; install the same version there"
         )
-        assert " has no libtpu, and 1 is here" in sentence(address, libtpu="1")
+        assert " has no libtpu, but 1 is installed here" in sentence(address, libtpu="1")
         settings = CompileSettings(cluster=address)
         task = find_subject("mlp", preset="tiny").task("bf16", target=resolve("h100-80gb"), settings=settings)
         assert num_at_a_time(settings, task.target) == 1 + default_num_jobs()

@@ -259,7 +259,7 @@ class TestShow:
         os.close(terminal)
         os.close(master)
         assert ended.returncode == 2
-        assert_one_sentence(ended.stderr, "html is not for a terminal", "> report.html")
+        assert_one_sentence(ended.stderr, "html cannot be shown in a terminal", "> report.html")
 
     def test_a_capture_differs_from_itself_by_nothing(self, memprof, capture_path):
         ended = memprof("show", capture_path, "--diff", capture_path, "--format", "json")

@@ -111,14 +111,14 @@ def test_a_step_as_it_is_cannot_be_changed(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(USER_LOSS)
     done = memprof("fit", "train.py:step_spec", "--target", "cpu", "--memory", "20KiB", "--no-save", *AUTO)
     assert done.returncode == 2
-    assert "is a StepSpec, a step as it is, which techniques cannot change" in done.stderr
+    assert "is a finished StepSpec, a step, which techniques cannot change" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (("-t", "auto", "--vary", "batch_size"), "--vary looks for the largest value"),
-        (("-t", "auto", "--multiple-of", "2"), "--multiple-of looks for the largest value"),
+        (("-t", "auto", "--vary", "batch_size"), "--vary finds the largest value"),
+        (("-t", "auto", "--multiple-of", "2"), "--multiple-of finds the largest value"),
         (("-t", "auto+bf16"), "auto chooses among all techniques"),
         (("-t", "bf16", "--steps", "2"), "--steps applies to --techniques auto"),
         (("-t", "bf16", "--jobs", "2"), "--jobs applies to --techniques auto"),

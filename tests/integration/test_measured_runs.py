@@ -97,7 +97,7 @@ def test_a_device_that_is_not_here_runs_nothing(memprof):
         ended = memprof(*command, "--target", "h100-80gb", "--steps", "3")
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr == (
-            "memprof: h100-80gb is a target to compile for; a step runs only on a local device: use --target local"
+            "memprof: h100-80gb is a target to compile for, but a step runs only on a local device: use --target local"
             " or cpu, or leave out --steps.\n"
         )
 

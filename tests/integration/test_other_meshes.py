@@ -152,7 +152,7 @@ def double(x: Any) -> Any:
     [
         (
             lambda: memprof.profile(double, on(ABSTRACT, "d", shape=(6, 64))),
-            "x has the shape (6, 64), and P('d',) on a mesh of {'d': 4, 't': 2} does not divide evenly",
+            "x has the shape (6, 64), which P('d',) on a mesh of {'d': 4, 't': 2} does not divide evenly",
         ),
         (
             lambda: memprof.profile(double, on(Mesh(devices(8).reshape(4, 2), ("d", "d")), "d")),
@@ -202,7 +202,7 @@ def test_shardings_that_do_not_fit_are_one_sentence_where_they_are_not_in_the_st
             MemprofError, match=f"in_shardings or out_shardings of the step's jit do not match: {uneven}"
         ):
             memprof.profile(jax.jit(double, **options), x)
-    no_axis = r"do(?:es)? not fit: P\('tp',\) names the axis tp, and the axes of the mesh are 'd'"
+    no_axis = r"do(?:es)? not match: P\('tp',\) names the axis tp, but the axes of the mesh are 'd'"
     with jax.set_mesh(mesh):
         for step, argument in (
             (jax.jit(double, in_shardings=P("tp")), x),

@@ -22,11 +22,11 @@ LABELS = {
 LINES = {
     "dp": ["batch"],
     "zero1": ["opt_state"],
-    "zero2": ["grads"],
+    "zero2": ["gradients"],
     "fsdp": ["params"],
     "tp": [],
-    "sp": ["hidden"],
-    "ep": ["tokens"],
+    "sp": ["x"],
+    "ep": ["x"],
     "params over fsdp": ["params"],
     "optimizer state over tp": ["opt_state"],
     "batch over fsdp and tp": ["batch"],
@@ -100,9 +100,9 @@ def has_effect(code, axes, names):
     mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
     params = {"w": jnp.ones((16, 32)), "b": jnp.ones(16), "scale": jnp.ones(())}
     arrays = {
-        "params": params, "grads": params, "opt_state": optax.adam(1e-3).init(params),
+        "params": params, "gradients": params, "opt_state": optax.adam(1e-3).init(params),
         "batch": {"x": jnp.ones((8, 4)), "y": jnp.ones(8)},
-        "hidden": jnp.ones((2, 8, 4)), "tokens": jnp.ones((2, 8, 4)),
+        "x": jnp.ones((2, 8, 4)),
         "logits": jnp.ones((2, 4, 8)),
     }
     arrays = {name: tree for name, tree in arrays.items() if name in code}

@@ -128,7 +128,10 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "-t", "flash"], "Technique 'flash' does not apply to mlp in PyTorch"),
         (["mlp", "-t", "opt=lion"], "has no PyTorch version here"),
         (["transformer", "--preset", "tiny-moe"], "the PyTorch transformer has no experts"),
-        (["mlp", "--preset", "tiny", "-t", "accum5"], "batch_size is 16, which is not divisible by 5 minibatches"),
+        (
+            ["mlp", "--preset", "tiny", "-t", "accum5"],
+            "the batch of a device is 16, which is not divisible by 5 minibatches",
+        ),
         (["mlp", "-t", "fused+no-foreach"], "'fused' and 'no-foreach' exclude each other"),
         (["mlp", "-t", "fused+opt=rmsprop"], "PyTorch has no fused rmsprop"),
         (["mlp", "-t", "zero-grads+zero-grads"], "Technique 'zero-grads' is given twice"),
@@ -274,7 +277,7 @@ def test_the_largest_value_is_traced_and_so_is_the_next(
     ("arguments", "sentence"),
     [
         (["mlp", "-t", "auto"], "but auto chooses among techniques that XLA compiles"),
-        (["mlp", "--mesh", "8"], "--mesh applies to compiled JAX steps"),
+        (["mlp", "--mesh", "8"], "--mesh is for steps of JAX here"),
         (["train.py"], "train ended without calling an optimizer's step()"),
         (["mlp", "--vary", "depths"], "depths"),
     ],

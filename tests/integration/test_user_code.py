@@ -124,7 +124,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         pytest.param(
             "asking",
             3,
-            "EOFError: EOF when reading a line (cannot be answered here",
+            "EOFError: EOF when reading a line (input() cannot be answered here",
             'input("how many? ")',
             marks=ONE_JAX,
         ),
@@ -316,7 +316,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
         (("code.py:trained", "--role", "state"), "'state' has no role"),
         (("code.py:trained", "-t", "scan"), "Technique 'scan' does not apply to code:trained"),
         (("code.py:trained", "-t", "remat-mlp"), "changes modules of the model itself"),
-        (("code.py:mismatch", "-t", "bf16"), "is a StepSpec, a step as it is"),
+        (("code.py:mismatch", "-t", "bf16"), "is a finished StepSpec, a step"),
         (("mlp", "--role", "state=params"), "--role is for a step of your own"),
         (("mlp", "extra"), "mlp takes no arguments, but got extra"),
     ],

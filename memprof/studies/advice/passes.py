@@ -38,7 +38,7 @@ def half_precision(report: Report) -> Iterator[Proposal]:
     A step that computes in 16 or 8 bits already keeps some values in float32 on purpose, and factorizations and
     transforms have no 16-bit form.
     """
-    wide = [each for each in changed_at_peak(report, _in_half) if each.category in MADE_IN_PASSES]
+    wide = changed_at_peak(report, _in_half)
     passes = [buffer for buffer in report.temp_buffers if buffer.category in MADE_IN_PASSES]
     is_narrow = bool(wide) and any(
         _is_narrow(buffer.dtype) and buffer.size_bytes >= _SHARE * wide[0].size_bytes for buffer in passes
@@ -59,8 +59,9 @@ def _is_narrow(dtype: str) -> bool:
 
 
 def _in_half(buffer: LiveBuffer) -> Instead | None:
-    """Return half of a float32 array of the passes. Gradients are narrow until the optimizer reads them."""
-    is_wide = buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES | {Category.GRADIENTS}
+    """The loss is computed in float32, and with it what its gradient begins with."""
+    is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
+    is_wide = buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES and not is_of_loss
     return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
 
