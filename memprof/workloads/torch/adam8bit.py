@@ -9,18 +9,20 @@ Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from memprof.workloads.torch.by_parameter import OptimizerByParameter
 
 _BLOCK = 256
 _SMALLEST = 4096  # as published: smaller tensors use little memory, and are the most fragile
 _HIGHEST = {torch.int8: 127.0, torch.uint8: 255.0}
 
 
-class Adam8bit(torch.optim.Optimizer):
+class Adam8bit(OptimizerByParameter):
     """AdamW that keeps about 2.03 bytes of state per parameter instead of 8."""
 
     def __init__(
@@ -33,20 +35,7 @@ class Adam8bit(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make one update."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
-
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = 0
@@ -59,7 +48,7 @@ class Adam8bit(torch.optim.Optimizer):
         state["step"] += 1
         scales = state.get("mu_scale"), state.get("nu_scale")
         factors = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
-        _update_in_place(parameter, parameter.grad, state["mu"], state["nu"], *scales, state["step"], *factors)
+        _update_in_place(parameter, gradient, state["mu"], state["nu"], *scales, state["step"], *factors)
 
 
 @torch.library.custom_op("memprof::adam8bit", mutates_args=("parameter", "mu", "nu", "mu_scale", "nu_scale"))

@@ -1,23 +1,23 @@
 """GaLore for PyTorch: Adam on projected gradients, with the state of `workloads/optimizers/galore.py`.
 
 The shorter side of each projected matrix is reduced to a quarter. The projection is the leading singular vectors of the
-gradient, computed again every `interval` updates. The update goes parameter by parameter.
+gradient, recomputed every `interval` updates. The update goes parameter by parameter.
 
 Reference: Zhao et al. 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection, arXiv:2403.03507.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from memprof.workloads.torch.by_parameter import OptimizerByParameter
 from memprof.workloads.torch.plan import RANK_DIVISOR
 
 
-class GaLore(torch.optim.Optimizer):
+class GaLore(OptimizerByParameter):
     """AdamW whose moments of matrices have a quarter of the elements.
 
     Args:
@@ -48,19 +48,6 @@ class GaLore(torch.optim.Optimizer):
         super().__init__(
             [each for each in groups if each["params"]], {**defaults, "interval": interval, "scale": scale}
         )
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make one update."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state: dict[str, Any] = self.state[parameter]
