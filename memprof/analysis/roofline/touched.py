@@ -116,7 +116,7 @@ def _needs_of_operands(instruction: Instruction, operands: Sequence[Instruction]
     if opcode == "dynamic-update-slice":
         return [max(0, elements - sizes[1]), min(sizes[1], elements), *sizes[2:]]
     if opcode == "scatter":
-        num_inputs = (len(sizes) - 1) // 2
+        num_inputs = len(sizes) // 2  # an index stands between inputs and updates
         num_updates = sum(sizes[num_inputs + 1 :])
         of_inputs = [0 if elements <= num_updates else min(size, elements) for size in sizes[:num_inputs]]
         return [*of_inputs, *sizes[num_inputs:]]
@@ -144,7 +144,7 @@ def _updated_elements(program: Program, instruction: Instruction, *, is_fused: b
     if instruction.opcode == "dynamic-update-slice":
         updates = [instructions[instruction.operands[1]]]
     else:
-        num_inputs = (len(instruction.operands) - 1) // 2
+        num_inputs = len(instruction.operands) // 2
         updates = [instructions[operand] for operand in instruction.operands[num_inputs + 1 :]]
     return min(_size(instruction), sum(_size(each) for each in updates))
 

@@ -8,6 +8,7 @@ import pytest
 from reports_data import one_buffer
 
 from memprof.analysis.comparison import Verdict, compare
+from memprof.analysis.records.categories import Category
 
 _REPORT = one_buffer()
 
@@ -36,6 +37,13 @@ def test_every_row_is_set_against_the_baseline_wherever_it_stands() -> None:
         ("half", delta_bytes, 0.5),
         (_REPORT.label, 0, 1.0),
     ]
+
+
+def test_a_rows_categories_are_counted_from_the_baseline() -> None:
+    grown = {**_REPORT.categories, Category.PARAMS: _REPORT.categories[Category.PARAMS] + 5}
+    effect, itself = compare([replace(_REPORT, label="grown", categories=grown), _REPORT], baseline=_REPORT.label).effects
+    assert effect.categories_delta == dict.fromkeys(Category, 0) | {Category.PARAMS: 5}
+    assert itself.categories_delta == dict.fromkeys(Category, 0)
 
 
 def test_what_took_no_effect_is_said_first() -> None:

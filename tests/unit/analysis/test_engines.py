@@ -14,6 +14,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.engine import Engine, EngineLayer, EngineTensor, fault_of
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import LiveChange, Timeline
 from memprof.errors import MemprofError
 from memprof.sources.capture_file import write_capture
 from memprof.sources.jax.targets.resolve import resolve
@@ -101,6 +102,49 @@ def test_a_tensor_lives_from_its_layer_to_the_last_that_reads_it() -> None:
     assert report.engine_figures.replayed_bytes == 120
     sizes = {name: found[name].size_bytes for name in ("workspace", "other weights", "persistent memory")}
     assert sizes == {"workspace": 80, "other weights": 40, "persistent memory": 16}
+
+
+def test_what_is_live_for_the_whole_run_ends_with_the_last_layer() -> None:
+    report = _report(ENGINE)
+    held = [buffer for buffer in report.buffers if buffer.category is not Category.FORWARD_TEMPS]
+    assert len(held) == 7  # the weight and the rest of them, two inputs, an output, the workspace, persistent memory
+    assert {(buffer.start, buffer.end, buffer.offset) for buffer in held} == {(0, 3, None)}
+
+
+def test_the_timeline_has_births_and_deaths_in_the_order_of_the_layers() -> None:
+    """`a` dies after the second layer; `b` lives to the last one, so its death is not in the timeline."""
+    params, temps = Category.PARAMS, Category.FORWARD_TEMPS
+    assert _report(ENGINE).timeline == Timeline(
+        num_positions=4,
+        # the weights; `x` and `cache.k`; `y`; the rest of the activation memory, and the persistent memory
+        base={params: 440, Category.BATCH: 8 + 12, Category.OUTPUTS: 20, Category.WORKSPACE: 80 + 16},
+        changes=(LiveChange(0, temps, 40), LiveChange(1, temps, 80), LiveChange(2, temps, -40)),
+        phases=(),
+        peak_position=1,
+        temp_changes=((0, 2), (1, 3)),
+    )
+
+
+def test_a_tensor_dies_before_the_next_one_is_born() -> None:
+    layers = (_layer("one", (), (0,)), _layer("two", (), (1,)))
+    report = _report(replace(ENGINE, layers=(*layers, _layer("three", (), (), constants=(0,)))))
+    temps = Category.FORWARD_TEMPS
+    assert report.timeline.changes == tuple(
+        LiveChange(position, temps, delta) for position, delta in ((0, 40), (1, -40), (1, 80), (2, -80))
+    )
+    assert report.timeline.temp_changes == ((0, 1), (2, 3))
+
+
+def test_an_engine_without_layers_has_the_totals_of_its_builder() -> None:
+    report = _report(replace(ENGINE, layers=(), tensors=(), constants=()))
+    assert {buffer.name: (buffer.size_bytes, buffer.start, buffer.end) for buffer in report.buffers} == {
+        "weights": (440, 0, 0),
+        "workspace": (200, 0, 0),
+        "y": (20, 0, 0),
+        "persistent memory": (16, 0, 0),
+        "cache.k": (12, 0, 0),
+        "x": (8, 0, 0),
+    }
 
 
 def test_of_equal_peaks_the_first_counts() -> None:

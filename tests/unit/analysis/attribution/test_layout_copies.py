@@ -67,15 +67,28 @@ def test_a_copy_into_the_same_layout_or_of_one_element_is_none() -> None:
 
 def test_a_copy_that_converts_counts_if_the_order_changes() -> None:
     """libtpu's copies may convert, and types of other sizes have other tiles (0.0.50)."""
-    for order, expected in (((0, 1), ["moved"]), ((1, 0), [])):
-        step = Step()
-        new = Shape("bf16", (2, 4), order=order, tile=(8, 128))
-        _between(step, replace(f32(2, 4), order=(1, 0), tile=(4, 128)), "copy", new)
-        found = _copies(step)
-        assert list(found) == expected
-        assert [(each.old_dtype, each.dtype, each.size_bytes) for each in found.values()] == [
-            ("f32", "bf16", 16) for _ in expected
-        ]
+    for dtypes, size_bytes in ((("f32", "bf16"), 16), (("bf16", "f32"), 32)):
+        tiles = {"f32": (4, 128), "bf16": (8, 128)}
+        for order, expected in (((0, 1), ["moved"]), ((1, 0), [])):
+            step = Step()
+            old, new = (Shape(dtype, (2, 4), order=(1, 0), tile=tiles[dtype]) for dtype in dtypes)
+            _between(step, old, "copy", replace(new, order=order))
+            found = _copies(step)
+            assert list(found) == expected
+            assert [(each.old_dtype, each.dtype, each.size_bytes) for each in found.values()] == [
+                (*dtypes, size_bytes) for _ in expected
+            ]
+
+
+def test_copies_that_write_most_in_a_step_come_first() -> None:
+    step = Step()
+    x = step.argument("x", Role.BATCH, ROWS)
+    wide, wide_back = replace(f32(4, 4), order=(1, 0)), replace(f32(4, 4), order=(0, 1))  # 64 bytes
+    y = step.argument("y", Role.BATCH, wide)
+    small = step.op("small", "copy", COLUMNS, [x])
+    large = step.op("large", "copy", wide_back, [y])
+    step.result(step.op("a", "negate", COLUMNS, [small]), step.op("b", "negate", wide_back, [large]))
+    assert list(_copies(step)) == ["large", "small"]
 
 
 def test_a_transposition_counts_and_a_reshape_only_with_tiles() -> None:

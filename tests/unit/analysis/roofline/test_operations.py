@@ -164,6 +164,22 @@ def test_a_convolution_of_dimensions_that_an_array_lacks_has_no_price(
     assert convolved(8, 6, {"size": 3, "stride": 1}, kernel_input=kernel_input, space=space) is None
 
 
+def test_a_convolution_may_have_its_dimensions_in_any_order() -> None:
+    """The first dimension of the input is the space, and that of the kernel its input features."""
+    numbers = ProductFields["ConvolutionDimensionNumbers"](
+        kernel_input_feature_dimension=0, input_spatial_dimensions=(0,), output_spatial_dimensions=(0,)
+    )
+    window = ProductFields["Window"]()
+    window.dimensions.add(size=3, stride=1)
+    fields = {
+        "convolution_dimension_numbers": numbers.SerializeToString(),
+        "window": window.SerializeToString(),
+    }
+    # 6 outputs of 3 places in 8 inputs each, for a batch of 2, 5 input features and 7 output features.
+    found = operations("convolution", [f32(8, 2, 5), f32(5, 3, 7)], f32(6, 2, 7), fields=fields)
+    assert found == 2 * 6 * 3 * 2 * 5 * 7
+
+
 @pytest.mark.parametrize(
     ("scores", "mask", "window", "num_scores"),
     [
