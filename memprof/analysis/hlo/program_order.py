@@ -46,7 +46,7 @@ class ProgramOrder:
             if event.kind is not EventKind.FREE:
                 current = max(current, self._position.get(event.instruction_name, current))
             positions.append(current)
-        return (*positions, max(self.length - 1, 0))
+        return (*positions, self.length - 1)
 
     def last_positions(self, trace: HeapTrace) -> tuple[int, ...]:
         """Return, for each event of a trace and its end, the last position at which the freed value can still be read.

@@ -10,7 +10,8 @@ from added_up_step import added_up_step
 from hlo import Step, program_of
 from hlo_nodes import FORWARD, Shape, array, f32, serialized_shape, tuple_of
 
-from memprof.analysis.memory.checks import replay_totals
+from memprof.analysis.hlo.buffer_table import decode_buffer_table
+from memprof.analysis.memory.checks import check_memory_spaces, replay_totals
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ReplayTotals
 from memprof.analysis.records.categories import Role
@@ -283,6 +284,18 @@ def test_results_in_the_memory_of_the_host_count_in_the_compilers_peak_alone() -
     totals = replace(capture.compiler, peak_memory_bytes=1124)
     report = analyze(replace(capture, hlo_proto=proto.SerializeToString(), compiler=totals))
     assert (report.footprint_bytes, report.live_peak_bytes, report.program.host_bytes) == (132, 124, 1000)
+
+
+def test_each_memory_space_is_compared_with_the_compilers_report_of_it() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    for index, size in ((6, 1000), (7, 24)):
+        proto.buffer_assignment.buffer_allocations.add(index=index, size=size, color=5, maybe_live_out=True)
+    table = decode_buffer_table(proto, program_of(proto))
+    check_memory_spaces(table, {0: 132, 5: 1024})
+    check_memory_spaces(table, {})
+    with pytest.raises(InternalError, match=r"^the bytes of memory space 5 .* \(1,024\) .* \(1,023\)"):
+        check_memory_spaces(table, {0: 132, 5: 1023})
 
 
 # Lasting are 48 of arguments, 4 of results and 8 of constants; the temporaries of the device are 64 at their highest.

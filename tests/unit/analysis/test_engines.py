@@ -90,6 +90,12 @@ def test_the_modules_of_parameters_are_those_of_nodes(paths: tuple[str, str]) ->
     assert [found[name].module for name in ("w", "a", "b")] == [f"{below}up", f"{below}up", f"{below}down"]
 
 
+def test_modules_list_their_parameters_by_the_name_within_them() -> None:
+    for paths in (("model.up.w", "model.up.b"), ("params['up']['w']", "params['up']['b']")):
+        (up,) = _report(ENGINE, *(_argument(path, Role.PARAMS, 100) for path in paths)).modules.children
+        assert (up.path, [name for name, _, _ in up.params]) == ("up", ["w", "b"])
+
+
 def test_a_tensor_lives_from_its_layer_to_the_last_that_reads_it() -> None:
     report = _report(ENGINE)
     found = _by_name(report)

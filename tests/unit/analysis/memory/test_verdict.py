@@ -200,6 +200,55 @@ def test_a_pool_tells_its_card() -> None:
         assert pool_bytes_of(_card(card), settings) == limit
 
 
+def test_the_pool_of_an_allocator_that_maps_pages_can_be_the_whole_card() -> None:
+    """One block of 100% is lowered by a tenth; pages come until the driver has no more: 40 GiB less 1,536 MiB."""
+    card = _card(40 * GIB)
+    sizes = [
+        pool_bytes_of(card, PoolSettings(allocator=allocator, mem_fraction=fraction))
+        for allocator in (Allocator.BFC, Allocator.VMM)
+        for fraction in (0.5, 1.0, 1.5)
+    ]
+    rest = 40 * GIB - (1536 << 20)
+    # 150% are lowered to 135, 121.5, 109.35 and 98.415.
+    assert sizes == [20 * GIB, 36 * GIB, int(40 * GIB * Fraction("0.98415")), 20 * GIB, rest, rest]
+
+
+def test_a_pool_in_unified_memory_is_at_least_its_card() -> None:
+    for fraction, card in ((0.5, 100), (1.0, 100), (2.0, 50)):
+        assert card_bytes(100, PoolSettings(mem_fraction=fraction, unified_memory=True)) == card
+        assert pool_bytes_of(_card(card), PoolSettings(mem_fraction=fraction, unified_memory=True)) == 100
+    # Without pieces there is no unified memory.
+    pages = PoolSettings(allocator=Allocator.VMM, mem_fraction=0.5, unified_memory=True)
+    assert (card_bytes(100, pages), pool_bytes_of(_card(200), pages)) == (200, 100)
+
+
+def test_a_reserve_larger_than_the_pool_leaves_none() -> None:
+    verdict = judge(Pieces(held=(GIB,)), _card(40 * GIB), PoolSettings(), reserve_bytes=31 * GIB)
+    # 1 + 31 GiB of 40 are 80%.
+    assert (verdict.pool_bytes, verdict.short_bytes, verdict.mem_fraction) == (0, GIB, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("Ran out of memory in memory space hbm", "leaves no room for the program's own code"),
+        ("Ran out of memory in memory space vmem", "the compiler found too little memory on the chip"),
+    ],
+)
+def test_a_compiler_that_refuses_a_step_has_the_last_word(refusal: str, words: str) -> None:
+    target = resolve("v5e")
+    assert target.usable_bytes is not None
+    fits = Pieces(held=(GIB,))
+    verdict = judge(fits, target, PoolSettings(), refusal=refusal)
+    assert (verdict.answer, verdict.short_bytes, verdict.fits) == (NOT, 1, False)
+    assert words in verdict.sentence
+    assert judge(fits, target, PoolSettings()).fits
+    # A step that does not fit by its sum keeps the verdict that says by how much.
+    large = Pieces(held=(target.usable_bytes + 7,))
+    assert judge(large, target, PoolSettings(), refusal=refusal) == judge(large, target, PoolSettings())
+    assert judge(large, target, PoolSettings()).short_bytes == 7
+
+
 def test_what_lies_outside_has_a_source_or_is_unknown() -> None:
     one = outside_pool(resolve("h100-80gb"))
     assert [(each.name, each.size_bytes) for each in one] == [

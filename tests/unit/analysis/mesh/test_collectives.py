@@ -258,6 +258,20 @@ def test_a_loop_of_unknown_length_is_counted_once_and_said_so() -> None:
     assert traffic(step) == (found("all-reduce", "fsdp", size_bytes=16, at_least=True),)
 
 
+def test_of_several_operands_all_are_sent_but_places_are_not() -> None:
+    """A ragged exchange has its data, its result's memory and four lists of places; a combined sum has data alone."""
+    step = Step()
+    x, y = step.argument("x", Role.BATCH, V), step.argument("y", Role.BATCH, f32(8))
+    places = [step.argument(f"places{number}", Role.BATCH, array("s32", 4)) for number in range(4)]
+    moved = step.op("moved", "ragged-all-to-all", f32(8), [x, y, *places], FORWARD, groups=ALONG_FSDP)
+    both = step.op("both", "all-reduce", tuple_of(V, f32(8)), [x, moved], FORWARD, groups=ALONG_TP)
+    step.result(step.element(both, 0), step.element(both, 1))
+    assert traffic(step) == (
+        found("all-reduce", "tp", size_bytes=16 + 32),
+        found("ragged-all-to-all", "fsdp", size_bytes=16),
+    )
+
+
 def test_one_device_sends_nothing() -> None:
     step = Step()
     x = step.argument("x", Role.BATCH, V)
