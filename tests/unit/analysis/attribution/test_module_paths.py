@@ -104,6 +104,24 @@ def test_state_of_a_part_of_the_parameters_is_told_by_the_end_of_their_paths() -
     assert [modules.of_argument(path) for path in paths] == ["adapters/up", "adapters/down", "", "base/up", ""]
 
 
+def test_state_that_is_an_argument_of_its_own_mirrors_a_parameter_too() -> None:
+    """The shortest paths: a moment and the name of a parameter, with the number of a list after it."""
+    modules = ModulePaths(("params['a']['w']", "params['b']['v']"))
+    paths = ("mu['w']", "mu['v'][0]", "mu['v'][0][1]", "a['w']", "w", "mu['u']", "mu['w'].count")
+    assert [modules.of_argument(path) for path in paths] == ["a", "b", "b", "a", "", "", ""]
+
+
+def test_what_fits_several_modules_mirrors_one_of_them() -> None:
+    paths = ("mu['w']", "params['a']['w']", "mu['a']['w']", "mu['v']")
+    modules = ModulePaths(("params['a']['w']", "params['b']['w']"))
+    assert [modules.mirror(path) for path in paths] == [
+        Mirror(("mu",), {("a",): "a", ("b",): "b"}),
+        None,  # a parameter itself
+        None,  # only one fits
+        None,
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "module"),
     [
