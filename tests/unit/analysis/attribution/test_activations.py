@@ -278,6 +278,18 @@ def test_shuffled_data_are_kept_for_the_backward_pass_and_what_they_are_taken_fr
     assert step.made("rollout", "minibatch") == (FORWARD_TEMPS, ACTIVATIONS)
 
 
+@pytest.mark.parametrize(("other", "phase"), [(Role.OTHER_STATE, Phase.UNDIFFERENTIATED), (Role.PARAMS, Phase.UPDATE)])
+def test_parameters_with_noise_are_made_outside_differentiation(other: Role, phase: Phase) -> None:
+    """What the update alone reads belongs to it if it is made of parameters alone; a random key is none of them."""
+    step = _Forward()
+    key = step.argument("other", other, array("u32", 4))
+    bits = step.op("bits", "custom-call", V, [key], PLAIN)
+    noisy = step.op("noisy", "add", V, [step.w, bits], PLAIN)
+    dw = step.op("dw", "multiply", V, [step.h, step.x], BACKWARD)
+    step.result(step.op("new_w", "subtract", V, [noisy, dw], PLAIN))
+    assert values(step)["noisy"].phase is phase
+
+
 def test_what_nothing_reads_of_an_operation_outside_differentiation_is_explained() -> None:
     """`jax.random.permutation` sorts by random bits, and only the order is read (PPO on a v5e, libtpu 0.0.50)."""
     step = _Forward()
