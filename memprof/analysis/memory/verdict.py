@@ -181,11 +181,17 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
             short_bytes=0,
             sentence=f"{footprint}; {target.name} has {amount}",
         )
-    pool = _Pool(target=target, settings=settings, size_bytes=max(size_bytes - reserve_bytes, 0))
+    assert target.memory_bytes is not None  # it decides on the size of the pool
+    pool = _Pool(
+        target=target,
+        settings=settings,
+        memory_bytes=target.memory_bytes,
+        size_bytes=max(size_bytes - reserve_bytes, 0),
+    )
     short_bytes = pool.missing(pieces)
     if not short_bytes:
         spare = format_bytes(pool.size_bytes - pieces.footprint_bytes)
-        beyond = pieces.footprint_bytes - (target.memory_bytes or 0)
+        beyond = pieces.footprint_bytes - pool.memory_bytes
         unified = f"; {format_bytes(beyond)} of it in host memory, which is slow" if beyond > 0 else ""
         return Verdict(
             answer=Answer.FITS,
@@ -218,10 +224,11 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pool:
-    """The pool of a device. `size_bytes` excludes memory that must stay free."""
+    """The pool of a device of `memory_bytes`. `size_bytes` excludes memory that must stay free."""
 
     target: Target
     settings: PoolSettings
+    memory_bytes: int
     size_bytes: int
 
     @property
@@ -248,7 +255,7 @@ class _Pool:
     def words(self, reserve_bytes: int) -> str:
         """Describe the pool: `JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default)`."""
         kept = f", less {format_bytes(reserve_bytes)} kept free" if reserve_bytes else ""
-        name, memory = self.target.name, format_bytes(self.target.memory_bytes or 0)
+        name, memory = self.target.name, format_bytes(self.memory_bytes)
         if not family_of(self.target.platform).has_share_pool:
             if not self.target.reserved_bytes:
                 return f"{memory} of {name}{kept}"
@@ -263,7 +270,7 @@ class _Pool:
         origin = settings.origin or "the default"
         if settings.fraction >= 1 and not settings.unified_memory:
             origin += ", which XLA lowers in steps of a tenth until the allocation succeeds"
-        share = Fraction(self.size_bytes + reserve_bytes, self.target.memory_bytes or 1)
+        share = Fraction(self.size_bytes + reserve_bytes, self.memory_bytes)
         if not settings.unified_memory and settings.fraction < 1:
             share = settings.fraction
         unified = ", unified memory" if settings.unified_memory and settings.allocator.has_pieces else ""
@@ -276,17 +283,16 @@ class _Pool:
 
 def _smallest_fraction(pieces: Pieces, pool: _Pool, reserve_bytes: int) -> Fraction | None:
     """Return the smallest fraction, in hundredths, whose pool holds a step; None if the card is too small for it."""
-    target = pool.target
-    if not pool.is_share or not target.memory_bytes:
+    if not pool.is_share:
         return None
     needed_bytes = pieces.footprint_bytes + reserve_bytes
-    hundredths = math.ceil(Fraction(100 * needed_bytes, target.memory_bytes))
+    hundredths = math.ceil(Fraction(100 * needed_bytes, pool.memory_bytes))
     # With unified memory the limit is the host's memory, which is unknown here.
     is_unified = pool.settings.unified_memory and pool.settings.allocator.has_pieces
-    most = hundredths + 100 if is_unified else int(100 * largest_fraction(target))
+    most = hundredths + 100 if is_unified else int(100 * largest_fraction(pool.target))
     for number in range(max(hundredths, 1), most + 1):
         fraction = Fraction(number, 100)
-        if pool.holds(pieces, int(target.memory_bytes * fraction) - reserve_bytes):
+        if pool.holds(pieces, int(pool.memory_bytes * fraction) - reserve_bytes):
             return fraction
     return None
 
@@ -296,7 +302,7 @@ def _most(pool: _Pool) -> str:
     if not pool.is_share:
         return ""
     fraction = largest_fraction(pool.target)
-    size = format_bytes(int((pool.target.memory_bytes or 0) * fraction))
+    size = format_bytes(int(pool.memory_bytes * fraction))
     return f", and {fraction_line(float(fraction))}, the largest that leaves room for CUDA's libraries, gives {size}"
 
 

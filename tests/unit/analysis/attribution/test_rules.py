@@ -259,6 +259,13 @@ def test_only_bytes_that_nothing_reads_are_scratch(shape: Shape, reads_scratch: 
     assert categories(step)["call{1}"] is category
 
 
+def test_bytes_that_nothing_reads_of_a_collective_are_no_scratch() -> None:
+    step, w, _, x = _start()
+    both = step.op("both", "all-gather", tuple_of(V, array("u8", 64)), [w, x], FORWARD)
+    step.result(step.op("y", "convert", V, [step.element(both, 0)], FORWARD))
+    assert categories(step)["both{1}"] is not Category.WORKSPACE
+
+
 def test_the_result_of_a_library_call_is_no_scratch_though_nothing_reads_it() -> None:
     step, w, _, x = _start()
     step.op("call", "custom-call", tuple_of(array("u8", 64), V), [w, x], FORWARD)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hlo import Step, program_of
 from hlo_nodes import array, f32, tuple_of
+from msgspec.structs import replace
 
 from memprof.analysis.hlo.buffer_table import (
     Allocation,
@@ -32,6 +33,13 @@ def _step() -> Step:
     call = step.op("call", "custom-call", tuple_of(f32(4), array("u8", 7)), [x])
     step.result(step.op("out", "negate", f32(4), [step.element(call, 0)]))
     return step
+
+
+def test_only_the_main_memory_is_the_devices_and_not_what_a_kernel_holds_for_itself() -> None:
+    (allocation, *_) = _decode(_step().proto()).allocations
+    spaces = ("hbm", "cmem", "host", "vmem", "smem", "space 9")
+    assert [replace(allocation, space=space).is_on_device for space in spaces] == [True, *[False] * 5]
+    assert not replace(allocation, is_thread_local=True).is_on_device
 
 
 def test_rows_say_what_lies_where() -> None:

@@ -294,6 +294,26 @@ def test_the_whole_pages_of_what_is_free_are_released(freed: str, reserved_mib: 
     assert allocator.reserved_bytes == reserved_mib * MIB
 
 
+def test_what_cannot_grow_is_taken_before_what_can() -> None:
+    """The block at the end of an expandable segment fits more tightly, but keeps its room to grow."""
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    addresses = {name: allocator.malloc(name, size * MIB) for name, size in (("a", 20), ("b", 60), ("c", 20), ("d", 40))}
+    allocator.free("b")
+    allocator.free("d")
+    assert allocator.malloc("new", 30 * MIB) == addresses["b"]
+    assert allocator.malloc("newer", 70 * MIB) == addresses["d"]
+    assert allocator.reserved_bytes == (20 + 60 + 20 + 80) * MIB
+
+
+def test_of_blocks_that_cannot_grow_the_smallest_is_taken() -> None:
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    sizes = {"a": 20, "b": 60, "c": 20, "d": 40, "e": 20}
+    addresses = {name: allocator.malloc(name, size * MIB) for name, size in sizes.items()}
+    allocator.free("b")
+    allocator.free("d")
+    assert allocator.malloc("new", 30 * MIB) == addresses["d"]
+
+
 def test_released_pages_join_the_free_memory_behind_them() -> None:
     allocator = pages()
     allocator.free("a")
