@@ -44,7 +44,7 @@ class PeakOrder:
         """The number of the step that runs at the peak."""
         steps = self._graph.steps
         number = bisect_left(steps, self._memory.timeline.peak_position, key=lambda step: step.position)
-        while number + 1 < len(steps) and steps[number].is_beginning:
+        while number < len(steps) and steps[number].is_beginning:  # its end follows
             number += 1
         return number
 
