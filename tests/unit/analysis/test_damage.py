@@ -117,6 +117,8 @@ def _edit(proto: Any, what: str) -> None:
             _instruction(proto, "h").opcode = "while"
         case "a frame of no file":
             module.stack_frame_index.file_locations[0].file_name_id = 0
+        case "a frame of a negative file":
+            module.stack_frame_index.file_locations[0].file_name_id = -1
         case "a negative size":
             assignment.buffer_allocations[-1].size = -1
         case "a place beyond the end":
@@ -152,6 +154,7 @@ def _edit(proto: Any, what: str) -> None:
         ("an element of an array", r"h \(get-tuple-element\) refers to an element that does not exist"),
         ("a loop without a body", r"h \(while\) calls the wrong number of computations"),
         ("a frame of no file", r"refers to something that is not in it \(0\)"),
+        ("a frame of a negative file", r"refers to something that is not in it \(-1\)"),
         ("a negative size", "allocation 5 has an impossible size"),
         ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
         ("two places", "one of its logical buffers lies in two places"),

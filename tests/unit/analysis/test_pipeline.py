@@ -51,8 +51,19 @@ def test_every_byte_of_the_footprint_has_a_category() -> None:
     }
 
 
+def test_the_bytes_of_each_argument_on_one_device_are_those_of_its_allocation() -> None:
+    capture = added_up_step().capture()
+    report = analyze(capture)
+    assert report.parameter_bytes == {0: 16, 1: 16, 2: 16}
+    sharded = [replace(leaf, shape=(8,), size_bytes=32) for leaf in capture.arguments]
+    assert [report.device_bytes(leaf) for leaf in sharded] == [16, 16, 16]
+    dropped = replace(sharded[0], parameter_number=None)
+    assert report.device_bytes(dropped) == 32
+
+
 def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
     buffers = analyze(added_up_step().capture()).buffers
+    assert all(buffer.at_peak for buffer in buffers)
     assert [buffer.name for buffer in buffers] == [
         "t",
         "params['a']['w']",

@@ -135,6 +135,15 @@ def test_a_softmax_over_pairs_without_a_second_product_is_no_attention() -> None
     assert step.marked("is_of_softmax") == _SOFTMAX - {"halved"}
 
 
+def test_a_sum_of_something_else_than_exponentials_is_no_softmax() -> None:
+    step = _Attending()
+    cosine = step.op("cosine", "cosine", S, [step.q], FORWARD)
+    sums = step.op("sums", "reduce", ROW, [cosine, step.op("zero", "constant", f32())], FORWARD)
+    step.op("exp", "exponential", S, [step.k], FORWARD)  # nobody sums it
+    step.result(step.op("dx", "negate", ROW, [sums], BACKWARD))
+    assert step.marked("is_of_softmax") == set()
+
+
 def test_a_product_with_weights_or_without_a_softmax_is_no_attention() -> None:
     step = _Attending()
     weights = step.softmax(step.op("scores", "dot", S, [step.x, step.weights[1]], FORWARD))

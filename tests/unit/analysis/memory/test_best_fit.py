@@ -33,6 +33,25 @@ def test_chunks_of_1023_sizes_do_not_overlap(grows: bool) -> None:
     assert (pool.in_use_bytes, pool.peak_bytes) == (0, 654_336)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "free"),
+    [
+        # Regions of 2, 4, 8 MiB and so on; a region for a larger request is doubled until it holds the request.
+        ((2 * MIB,), 0),
+        ((2 * MIB, 4 * MIB), 0),
+        ((2 * MIB, 4 * MIB, 1), 8 * MIB - 256),
+        ((4 * MIB,), 0),
+        ((4 * MIB + 1, 1), 8 * MIB - 256),
+        ((4 * MIB, 1), 4 * MIB - 256),  # what was doubled is not doubled again
+    ],
+)
+def test_a_growing_pool_takes_larger_and_larger_regions(sizes: tuple[int, ...], free: int) -> None:
+    pool = BestFitPool(GIB, grows=True)
+    for size in sizes:
+        pool.take(size)
+    assert pool.largest_free_bytes == free
+
+
 @pytest.mark.parametrize("grows", [False, True])
 def test_half_is_freed_and_taken_again(grows: bool) -> None:
     pool, sizes = BestFitPool(GIB, grows=grows), random.Random(123)

@@ -307,7 +307,7 @@ def test_what_cannot_grow_is_taken_before_what_can() -> None:
 
 def test_of_blocks_that_cannot_grow_the_smallest_is_taken() -> None:
     allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
-    sizes = {"a": 20, "b": 60, "c": 20, "d": 40, "e": 20}
+    sizes = {"a": 20, "b": 60, "c": 20, "d": 40, "e": 100}
     addresses = {name: allocator.malloc(name, size * MIB) for name, size in sizes.items()}
     allocator.free("b")
     allocator.free("d")

@@ -168,6 +168,16 @@ def test_a_step_that_fits_by_its_sum_and_not_by_its_pieces_says_so() -> None:
     assert judge(pieces, card, PoolSettings(allocator=Allocator.VMM)).answer is FITS
 
 
+@pytest.mark.parametrize(("state_gib", "short_gib", "fraction"), [(1, 5, 0.88), (3, 8, 0.95)])
+def test_a_pool_that_grows_has_borders_that_a_whole_one_lacks(state_gib: int, short_gib: int, fraction: float) -> None:
+    """A temp block of 14 GiB needs one region; the regions of a growing pool hold the state and two batches of 4."""
+    card, pieces = _card(40 * GIB), Pieces(held=(state_gib * GIB,), batch=(4 * GIB,), temps=(14 * GIB,))
+    assert judge(pieces, card, PoolSettings()).answer is FITS
+    verdict = judge(pieces, card, PoolSettings(preallocate=False))
+    assert (verdict.answer, verdict.short_bytes) == (WITH, short_gib * GIB)
+    assert verdict.mem_fraction == fraction
+
+
 def test_a_reserve_is_kept_free_of_the_pool() -> None:
     card, pieces = _card(40 * GIB), Pieces(held=(29 * GIB,))
     assert judge(pieces, card, PoolSettings(), reserve_bytes=GIB).answer is FITS

@@ -83,6 +83,8 @@ def iota(num_groups: int, per_group: int, sizes: tuple[int, ...], order: tuple[i
         # an axis of 8 as 4 times 2, along the second part, and as 2 times 2 times 2, along the first and the last
         (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 4, 2))), ALONG_TP),
         (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 1, 2), (0, 4, 2))), ((0, 1, 4, 5), (2, 3, 6, 7))),
+        (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 1, 2), (0, 2, 2))), ALONG_FSDP),
+        (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 1, 2))), ((0, 4), (1, 5), (2, 6), (3, 7))),
         (
             instruction(replica_groups=[CollectiveDevices["ReplicaGroup"](replica_ids=each) for each in ALONG_TP]),
             ALONG_TP,
@@ -119,6 +121,7 @@ def test_groups_are_read_however_xla_writes_them(message: Any, groups: Any) -> N
         instruction(iota_groups=iota(2, 4, (4, 2), (1, 1))),
         instruction(iota_groups=iota(2, 4, (4, -2), (1, 0))),
         instruction(iota_groups=iota(1, 1 << 40, (1 << 40,), (0,))),
+        instruction(iota_groups=iota(1, (1 << 20) + 1, ((1 << 20) + 1,), (0,))),  # more than any mesh has
         instruction(mesh_groups=mesh_groups(AXES, 2)),
         instruction(mesh_groups=mesh_groups(AXES, 1, device_ids=(0, 1))),
         instruction(mesh_groups=mesh_groups(AXES, 1, iota_ids=((4,), (0,)))),

@@ -71,6 +71,18 @@ def test_only_a_copy_between_host_and_device_takes_their_link(
     assert found.priced_share == 1.0
 
 
+@pytest.mark.parametrize(("is_copied_to_host", "seconds"), [(True, 23.0), (False, 40.0)])
+def test_a_kernel_that_reads_from_the_host_overlaps_with_copies_to_it(is_copied_to_host: bool, seconds: float) -> None:
+    """The copy takes 20 s, the reading kernel 20 s, and the other kernel 3 s."""
+    step = Step()
+    result, source = (ON_HOST, f32(5)) if is_copied_to_host else (f32(5), ON_HOST)
+    start = step.op("start", "copy-start", tuple_of(result, source, array("u32")), [value(step, source)])
+    step.op("reader", "negate", f32(5), [value(step, ON_HOST, "b")])
+    add(step)
+    step.op("done", "copy-done", result, [start])
+    assert bound(step).at_least_seconds == seconds
+
+
 def test_copies_in_both_directions_overlap() -> None:
     step = Step()
     to_host = step.op("out", "copy-start", tuple_of(ON_HOST, f32(5), array("u32")), [value(step, f32(5))])

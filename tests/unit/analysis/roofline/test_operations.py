@@ -7,7 +7,7 @@ from itertools import product as combinations
 
 import pytest
 from hlo import Step, program_of
-from hlo_nodes import Shape, array, f32
+from hlo_nodes import Shape, array, f32, tuple_of
 
 from memprof.analysis.hlo.hlo_proto import ProductFields
 from memprof.analysis.roofline.operations import seconds_of_product
@@ -92,6 +92,14 @@ def test_a_library_call_that_sums_over_a_dimension_that_its_operand_lacks_has_no
 def test_a_product_of_one_operand_has_no_price() -> None:
     assert operations("dot", [f32(2, 3)], f32(2), contracting=(1,)) is None
     assert operations("dot", [f32(2, 3), f32(3)], f32(2), contracting=(1,)) == 12
+
+
+@pytest.mark.parametrize("empty", range(3))
+def test_a_product_of_or_into_no_array_has_no_price(empty: int) -> None:
+    first, second, result = (tuple_of() if empty == place else f32(3) for place in range(3))
+    fields = {"backend_config": b'{"gemm_backend_config": {"dot_dimension_numbers": {}}}'}
+    assert operations("custom-call", [first, second], result, fields=fields, target="__cublas$gemm") is None
+    assert operations("custom-call", [f32(3), f32(3)], f32(3), fields=fields, target="__cublas$gemm") == 6
 
 
 def convolved(
@@ -184,6 +192,7 @@ def test_a_convolution_may_have_its_dimensions_in_any_order() -> None:
     ("scores", "mask", "window", "num_scores"),
     [
         ((2, 3, 4, 6), "NO_MASK", 0, 24),
+        ((2, 3, 4, 6), "ALIBI", 0, None),  # a mask whose scores are not known
         ((2, 3, 4, 6), "CAUSAL", 0, 1 + 2 + 3 + 4),
         ((2, 3, 6, 4), "CAUSAL", 0, 1 + 2 + 3 + 4 + 4 + 4),
         ((2, 3, 4, 6), "CAUSAL", 2, 1 + 2 + 2 + 2),

@@ -149,6 +149,27 @@ def test_a_part_of_an_op_name_finds_all_that_have_it() -> None:
     assert [why.buffer.name for why in found] == ["peak", "waits", "kept", "between"]  # largest first
 
 
+def test_at_the_peak_runs_the_operation_and_not_the_call_that_begins_with_it() -> None:
+    """The peak is reached with the first operation of a call; what begins there is the call, what runs is `large`."""
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    kept = step.op("kept", "broadcast", f32(10), [x], FORWARD)
+    gone = step.op("gone", "broadcast", f32(2), [x], FORWARD)
+    called = step.computation("called")
+    large = called.op("large", "iota", f32(200), [], FORWARD)
+    small = called.op("small", "reduce", f32(1), [large], FORWARD)
+    step.free(gone, after=large)  # from here on the program holds less
+    step.free(large, after=small)
+    call = step.op("call", "call", f32(1), [], FORWARD, called=[called])
+    user = step.op("user", "add", f32(1), [kept, call], FORWARD)
+    step.free(kept, after=user)
+    step.result(step.op("y", "negate", f32(1), [user], PLAIN))
+    why = _why(step, "kept")
+    assert why.at_peak is not None
+    assert (why.at_peak.name, why.reason) == ("large", Reason.EARLY)
+    assert [each.name for each in why.users] == ["user"]
+
+
 def test_the_chain_names_the_operations_between_the_peak_and_a_user() -> None:
     """`kept` waits for three operations after the one at the peak, of which two are of one phase and module."""
     step = Step()
