@@ -110,6 +110,21 @@ def test_a_tensor_lives_from_its_layer_to_the_last_that_reads_it() -> None:
     assert sizes == {"workspace": 80, "other weights": 40, "persistent memory": 16}
 
 
+@pytest.mark.parametrize(
+    ("weights_bytes", "names"),
+    [
+        (400, ["w"]),  # the constant of the layer is all of them
+        (440, ["w", "other weights"]),
+        (399, ["weights"]),  # the layer reads a byte more than there is
+    ],
+)
+def test_weights_are_those_of_layers_as_far_as_they_fit_the_total(weights_bytes: int, names: list[str]) -> None:
+    report = _report(replace(ENGINE, weights_bytes=weights_bytes))
+    held = [buffer for buffer in report.buffers if buffer.category is Category.PARAMS]
+    assert [buffer.name for buffer in held] == names
+    assert sum(buffer.size_bytes for buffer in held) == weights_bytes
+
+
 def test_what_is_live_for_the_whole_run_ends_with_the_last_layer() -> None:
     report = _report(ENGINE)
     held = [buffer for buffer in report.buffers if buffer.category is not Category.FORWARD_TEMPS]

@@ -164,6 +164,9 @@ def test_a_step_that_fits_by_its_sum_and_not_by_its_pieces_says_so() -> None:
     assert (verdict.answer, verdict.mem_fraction, verdict.short_bytes) == (WITH, 0.77, GIB // 2)
     assert "fits JAX's pool of 30.0 GiB" in verdict.sentence
     assert "in total, but not block by block" in verdict.sentence
+    # So does one whose sum is the whole pool.
+    whole = judge(replace(pieces, temps=(14 * GIB,)), card, PoolSettings())
+    assert "in total, but not block by block" in whole.sentence
     # The driver maps pages, so that there is no largest piece.
     assert judge(pieces, card, PoolSettings(allocator=Allocator.VMM)).answer is FITS
 

@@ -8,6 +8,7 @@ import pytest
 from report_builder import CPU, H100, report
 from reports_data import one_buffer
 
+from memprof.analysis.hlo.program import ResultLeaf
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
@@ -110,3 +111,23 @@ def test_padding_counts_where_buffers_are_live_at_the_peak() -> None:
     buffers = [replace(one_buffer().buffers[0], padding_bytes=size) for size in (3, 4)]
     assert replace(made, buffers=tuple(buffers)).padding_bytes == 7
     assert made.categories[Category.FRAGMENTATION] == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dimensions", "size_bytes"),
+    [
+        ("f32", (2, 3), 24),
+        ("bf16", (3,), 6),
+        ("pred", (8,), 8),
+        ("pred", (), 1),
+        ("u8", (7,), 7),
+        ("s4", (3,), 2),  # two to a byte
+        ("f8e4m3fn", (5,), 5),
+        ("c64", (2,), 16),
+        ("f64", (0, 9), 0),
+        ("token", (), 0),
+    ],
+)
+def test_an_array_has_the_bytes_of_its_elements(dtype: str, dimensions: tuple[int, ...], size_bytes: int) -> None:
+    leaf = ResultLeaf(shape_index=(), dtype=dtype, dimensions=dimensions)
+    assert leaf.size_bytes == size_bytes
