@@ -41,7 +41,9 @@ def test_every_row_is_set_against_the_baseline_wherever_it_stands() -> None:
 
 def test_a_rows_categories_are_counted_from_the_baseline() -> None:
     grown = {**_REPORT.categories, Category.PARAMS: _REPORT.categories[Category.PARAMS] + 5}
-    effect, itself = compare([replace(_REPORT, label="grown", categories=grown), _REPORT], baseline=_REPORT.label).effects
+    effect, itself = compare(
+        [replace(_REPORT, label="grown", categories=grown), _REPORT], baseline=_REPORT.label
+    ).effects
     assert effect.categories_delta == dict.fromkeys(Category, 0) | {Category.PARAMS: 5}
     assert itself.categories_delta == dict.fromkeys(Category, 0)
 

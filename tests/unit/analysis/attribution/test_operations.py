@@ -16,7 +16,7 @@ Told = dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None, str | None,
 
 
 def _told(step: Step) -> tuple[Told, set[str]]:
-    """By instruction: the values it reads, those it makes, what it moves, what chooses, whether it is fetched, its name.
+    """By instruction: what it reads, makes and moves, what chooses, whether it is fetched, and the phase in its name.
 
     A value is called by the first instruction that has it, and `name.1` by its second leaf. Then the values that are
     made of constants inside a fusion.

@@ -115,7 +115,7 @@ def test_moments_of_two_networks_belong_to_the_one_that_they_update(has_loop: bo
 
 @WITH_AND_WITHOUT_LOOPS
 def test_copies_of_parameters_belong_to_them(has_loop: bool) -> None:
-    """A copy of several layers belongs to their common module, a copy of one layer's adapters to the largest of them."""
+    """A copy of several layers belongs to their common module; a weight with its adapter to the weight."""
     step = Step()
     paths = {"net['a']['q']['w']": f32(8), "net['a']['k']['w']": f32(8), "lora['a']['q']['low']": f32(2)}
     q, k, low = (step.argument(path, Role.PARAMS, shape) for path, shape in paths.items())

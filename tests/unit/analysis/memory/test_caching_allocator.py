@@ -297,7 +297,9 @@ def test_the_whole_pages_of_what_is_free_are_released(freed: str, reserved_mib: 
 def test_what_cannot_grow_is_taken_before_what_can() -> None:
     """The block at the end of an expandable segment fits more tightly, but keeps its room to grow."""
     allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
-    addresses = {name: allocator.malloc(name, size * MIB) for name, size in (("a", 20), ("b", 60), ("c", 20), ("d", 40))}
+    addresses = {
+        name: allocator.malloc(name, size * MIB) for name, size in (("a", 20), ("b", 60), ("c", 20), ("d", 40))
+    }
     allocator.free("b")
     allocator.free("d")
     assert allocator.malloc("new", 30 * MIB) == addresses["b"]

@@ -26,7 +26,12 @@ PROFILE = MemoryProfile(
 
 
 def test_sizes_and_counts_are_of_one_kind_on_one_device_or_on_all() -> None:
-    assert [PROFILE.size_of(Kind.BUFFER, device) for device in (None, "cuda:0", "cuda:1", "cuda:2")] == [820, 320, 500, 0]
+    assert [PROFILE.size_of(Kind.BUFFER, device) for device in (None, "cuda:0", "cuda:1", "cuda:2")] == [
+        820,
+        320,
+        500,
+        0,
+    ]
     assert [PROFILE.count_of(Kind.BUFFER, device) for device in (None, "cuda:0", "cuda:1")] == [6, 5, 1]
     assert (PROFILE.size_of(Kind.EXECUTABLE), PROFILE.count_of(Kind.EXECUTABLE)) == (7000, 2)
     assert PROFILE.of(Kind.BUFFER, "cuda:0") == (PROFILE.alive[0], PROFILE.alive[3])

@@ -120,7 +120,7 @@ def test_a_loop_begins_before_its_body_and_ends_behind_it() -> None:
     graph = _Graph(_looping())
     inner = ["condition.p0", "less", "body.p0", "body.p0.element0.in.body", "inside", "next", "body.tuple4"]
     assert graph.names == ["x", "a", "(loop", *inner, "loop", "beside", "y"]
-    steps = {name: each for name, each in zip(graph.names, graph.graph.steps, strict=True)}
+    steps = dict(zip(graph.names, graph.graph.steps, strict=True))
     begin, end = graph.names.index("(loop"), graph.names.index("loop")
     assert [steps[name].within for name in inner] == [begin] * 7
     assert [steps[name].within for name in ("a", "(loop", "loop", "beside")] == [-1] * 4
