@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hlo_nodes import FORWARD, Shape, array, f32, serialized_shape, tuple_of
 from memprof.analysis.hlo.buffer_table import decode_buffer_table
 from memprof.analysis.memory.checks import check_memory_spaces, replay_totals
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import ReplayTotals
+from memprof.analysis.records.capture import ReplayTotals, Topology
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
 from memprof.errors import InternalError, MemprofError
@@ -362,6 +363,25 @@ def test_an_argument_of_another_shape_than_its_parameter_is_an_error() -> None:
     first, *others = capture.arguments
     with pytest.raises(InternalError, match="has the shape"):
         analyze(replace(capture, arguments=(replace(first, shape=(*first.shape, 2)), *others)))
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "shape", "is_damaged"),
+    [
+        (1, (4,), False),
+        (1, (8,), True),
+        (2, (8,), False),  # each of two devices has half of it
+        (2, (2,), True),  # a part is no larger than the whole
+        (2, (8, 1), True),
+    ],
+)
+def test_a_device_has_the_argument_or_a_part_of_it(num_devices: int, shape: tuple[int, ...], is_damaged: bool) -> None:
+    capture = added_up_step().capture()
+    first, *others = capture.arguments
+    target = replace(capture.target, topology=Topology(num_devices=num_devices, axes={"data": num_devices}))
+    changed = replace(capture, target=target, arguments=(replace(first, shape=shape), *others))
+    with pytest.raises(InternalError, match="has the shape") if is_damaged else nullcontext():
+        analyze(changed)
 
 
 def test_an_allocation_that_does_not_hold_its_parameter_is_an_error() -> None:

@@ -118,6 +118,19 @@ def test_a_fusion_counts_if_it_computes_nothing() -> None:
         )
 
 
+def test_a_fusion_without_a_name_is_called_by_its_last_operation_that_has_one() -> None:
+    step = Step()
+    x = step.argument("x", Role.BATCH, ROWS)
+    fused = step.computation("fused", fused=True)
+    first = fused.op("first", "exponential", ROWS, [fused.parameter(ROWS)], FORWARD)
+    second = fused.op("second", "sine", ROWS, [first], BACKWARD)
+    fused.op("last", "negate", ROWS, [second], UNNAMED)
+    made = step.op("fusion", "fusion", ROWS, [x], UNNAMED, called=[fused])
+    copy = step.op("copy", "copy", COLUMNS, [made])
+    step.result(step.op("read", "negate", COLUMNS, [copy], BACKWARD))
+    assert _copies(step)["copy"].producer == Neighbour(name="fusion", op=BACKWARD, source="", role="operation")
+
+
 def test_arguments_and_results_ask_for_layouts_too() -> None:
     step = Step()
     x = step.argument("x", Role.BATCH, ROWS)

@@ -139,9 +139,21 @@ def test_a_sum_of_something_else_than_exponentials_is_no_softmax() -> None:
     step = _Attending()
     cosine = step.op("cosine", "cosine", S, [step.q], FORWARD)
     sums = step.op("sums", "reduce", ROW, [cosine, step.op("zero", "constant", f32())], FORWARD)
-    step.op("exp", "exponential", S, [step.k], FORWARD)  # nobody sums it
+    exp = step.op("exp", "exponential", S, [step.k], FORWARD)
+    step.op("turned", "transpose", S, [exp], FORWARD)  # nobody sums it
     step.result(step.op("dx", "negate", ROW, [sums], BACKWARD))
     assert step.marked("is_of_softmax") == set()
+
+
+@pytest.mark.parametrize("moved", [(), ("transpose",), ("convert", "reshape")])
+def test_exponentials_that_are_summed_are_a_softmax_as_they_are_or_moved(moved: tuple[str, ...]) -> None:
+    step = _Attending()
+    last = step.op("exp", "exponential", S, [step.k], FORWARD)
+    for opcode in moved:
+        last = step.op(opcode, opcode, S, [last], FORWARD)
+    sums = step.op("sums", "reduce", ROW, [last, step.op("zero", "constant", f32())], FORWARD)
+    step.result(step.op("dx", "negate", ROW, [sums], BACKWARD))
+    assert step.marked("is_of_softmax") == {"k", "exp", *moved}
 
 
 def test_a_product_with_weights_or_without_a_softmax_is_no_attention() -> None:
