@@ -105,6 +105,36 @@ def _report(trace: Trace, settings: AllocatorSettings | None = None) -> Report:
     return analyze_trace(trace_capture(trace), settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("phases", "num_passes"),
+    [
+        ((Phase.FORWARD,), 0),
+        ((Phase.FORWARD, Phase.BACKWARD), 1),
+        ((Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE), 1),
+        ((Phase.FORWARD, Phase.BACKWARD, Phase.FORWARD, Phase.BACKWARD), 2),  # accumulated gradients
+        ((Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.BACKWARD), 1),  # recomputed within the pass
+        ((Phase.BACKWARD, Phase.FORWARD), 0),
+    ],
+)
+def test_a_backward_pass_follows_each_forward_pass_of_the_last_step(phases: tuple[Phase, ...], num_passes: int) -> None:
+    spans = [PhaseSpan(phase=phase, start=4 + number, end=4 + number) for number, phase in enumerate(phases)]
+    first = [
+        PhaseSpan(phase=phase, start=2 * n, end=2 * n + 1) for n, phase in enumerate((Phase.FORWARD, Phase.BACKWARD))
+    ]
+    facts = _report(replace(TRACE, phases=(*first, *spans))).program.traced
+    assert facts is not None
+    assert facts.num_backward_passes == num_passes
+    # An activation of 5 MiB, and nothing else of the forward pass; no gradient outlives a step.
+    assert (facts.forward_bytes, facts.kept_gradient_bytes) == ({"f32": 5 * MIB}, 0)
+
+
+def test_gradients_that_outlive_a_step_are_kept() -> None:
+    kept = [event for event in TRACE.events if event != TraceEvent(3, 2, False)]
+    facts = _report(replace(TRACE, events=(*kept, TraceEvent(7, 2, False)))).program.traced
+    assert facts is not None
+    assert facts.kept_gradient_bytes == 3 * MIB
+
+
 def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() -> None:
     report = _report(TRACE)
     # Second step: 3 + 6 kept, 5 + 3 of the step. The first step has 3 + 5 + 3 at most.

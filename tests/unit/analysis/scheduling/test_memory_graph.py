@@ -88,6 +88,23 @@ def test_values_that_replace_each_other_in_place_are_one_piece() -> None:
     assert graph.touches("a") == {"a", "b", "c"}
 
 
+def test_what_reads_a_value_runs_before_it_is_overwritten_in_every_order() -> None:
+    """`b` frees no memory and takes none, `read` takes much: without the rule, `b` would run first."""
+    step = Step()
+    x = step.argument("x", Role.BATCH, V)
+    a = step.op("a", "negate", V, [x], FORWARD)
+    read = step.op("read", "broadcast", f32(1000), [a], FORWARD)
+    total = step.op("total", "reduce", V, [read], FORWARD)
+    b = step.op("b", "sine", V, [a], FORWARD, shares=a)
+    step.free(read, after=total)
+    step.result(step.op("y", "add", V, [b, total], PLAIN))
+    graph = _Graph(step)
+    assert graph.needs()["b"] == ["a"]
+    orders = [[graph.names[number] for number in order] for order in graph.graph.orders()]
+    assert orders
+    assert all(order.index("read") < order.index("b") for order in orders)
+
+
 def test_what_a_barrier_passes_on_is_fenced() -> None:
     step = Step()
     x = step.argument("x", Role.BATCH, V)
