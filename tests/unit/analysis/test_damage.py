@@ -239,6 +239,16 @@ def test_names_are_cleaned_where_they_are_decoded() -> None:
     assert buffer.op == r"jit(step)/jvp(Net)/a/\x1b]0;title\x07mul"
 
 
+@pytest.mark.parametrize(("length", "kept"), [(1 << 14, 1 << 14), ((1 << 14) + 1, 1 << 14)])
+def test_texts_longer_than_any_rule_needs_are_cut(length: int, kept: int) -> None:
+    step = added_up_step()
+    proto = step.proto()
+    _instruction(proto, "h").metadata.op_name = "x" * length
+    report = analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+    (buffer,) = (each for each in report.temp_buffers if each.name == "h")
+    assert buffer.op == "x" * kept
+
+
 @pytest.mark.parametrize("field", ["footprint_bytes", "peak_bytes", "num_events", "byte_events"])
 def test_a_replay_that_comes_to_another_total_than_where_it_was_made_is_an_error(field: str) -> None:
     """On a CPU the compiler gives no peak, so that nothing else tells of a trace that was altered."""

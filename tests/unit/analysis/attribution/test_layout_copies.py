@@ -156,6 +156,27 @@ def test_neighbours_are_found_through_other_copies_and_products_before_others() 
         assert (copy.producer.name, copy.consumer.name) == ("made", "product")
 
 
+def test_a_copy_in_a_loop_of_what_the_loop_does_not_change_is_of_what_was_there_before() -> None:
+    for is_argument in (True, False):
+        step = Step()
+        carry = tuple_of(ROWS)
+        body, condition = step.computation("body"), step.computation("condition")
+        kept = body.element(body.parameter(carry), 0)
+        copy = body.op("copy", "copy", COLUMNS, [kept])
+        body.op("read", "negate", COLUMNS, [copy], FORWARD)
+        body.tuple(kept)
+        condition.parameter(carry)
+        condition.op("go_on", "constant", Shape("pred"))
+        x = step.argument("x", Role.BATCH, ROWS)
+        start = x if is_argument else step.op("made", "exponential", ROWS, [x], FORWARD)
+        loop = step.op("loop", "while", carry, [step.tuple(start)], UNNAMED, called=[body, condition], number=3)
+        step.result(step.element(loop, 0))
+        expected = ("x", "argument") if is_argument else (FORWARD, "operation")
+        found = _copies(step)["copy"]
+        assert (found.producer.op, found.producer.role) == expected
+        assert (found.consumer.name, found.num_runs) == ("read", 3)
+
+
 def test_a_copy_in_a_loop_counts_as_often_as_it_runs() -> None:
     for trips, num_runs in ((5, 5), (0, 1)):  # 0: unknown
         step = Step()

@@ -48,6 +48,12 @@ def add(step: Step, name: str = "kernel", *, size: int = 25) -> Node:
     return step.op(name, "add", f32(size), [operand, operand])
 
 
+def test_a_program_that_does_nothing_has_no_bound() -> None:
+    step = Step()
+    value(step, f32(5))
+    assert roofline(program_of(step.proto()), TARGET) is None
+
+
 @pytest.mark.parametrize(
     ("result", "source", "seconds", "communication"),
     [
