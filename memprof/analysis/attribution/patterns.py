@@ -142,9 +142,8 @@ def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool
 
 
 def _is_product(step: Step) -> bool:
-    if step.opcode == "custom-call":
-        return step.instruction.custom_call_target.startswith(_LIBRARY_PRODUCTS)
-    return step.opcode == "dot"
+    """Whether one of `_PRODUCTS` is a product of matrices; many library calls are not."""
+    return step.opcode != "custom-call" or step.instruction.custom_call_target.startswith(_LIBRARY_PRODUCTS)
 
 
 def _depends_on_data(steps: Steps, group: int) -> bool:

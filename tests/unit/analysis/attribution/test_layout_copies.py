@@ -59,9 +59,9 @@ def test_a_copy_into_another_layout_has_both_neighbours() -> None:
 
 
 def test_a_copy_into_the_same_layout_or_of_one_element_is_none() -> None:
-    for shape in (COLUMNS, f32(), replace(f32(1, 4), order=(0, 1))):
+    for shape in (COLUMNS, f32(), replace(f32(1, 4), order=(0, 1)), replace(f32(0, 4), order=(0, 1))):
         step = Step()
-        _between(step, shape, "copy", replace(shape, order=()) if shape.dimensions == (1, 4) else shape)
+        _between(step, shape, "copy", replace(shape, order=(1, 0)) if shape.dimensions in ((1, 4), (0, 4)) else shape)
         assert not _copies(step)
 
 

@@ -111,6 +111,16 @@ def test_state_that_is_an_argument_of_its_own_mirrors_a_parameter_too() -> None:
     assert [modules.of_argument(path) for path in paths] == ["a", "b", "b", "a", "", "", ""]
 
 
+def test_a_parameter_may_itself_be_called_as_the_usual_container() -> None:
+    paths = ("net['a']['params']", "net['b']['params']", "net['b']['w']")
+    modules = ModulePaths(paths)
+    assert [(modules.of_argument(path), modules.leaf_name(path)) for path in paths] == [
+        ("a", "params"),
+        ("b", "params"),
+        ("b", "w"),
+    ]
+
+
 def test_what_fits_several_modules_mirrors_one_of_them() -> None:
     paths = ("mu['w']", "params['a']['w']", "mu['a']['w']", "mu['v']")
     modules = ModulePaths(("params['a']['w']", "params['b']['w']"))

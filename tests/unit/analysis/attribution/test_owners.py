@@ -20,8 +20,8 @@ class _Flat(Step):
 
     def __init__(self, *, has_loop: bool) -> None:
         super().__init__()
-        self.params = [self.argument(f"params[{number}]", Role.PARAMS, V) for number in range(2)]
         self.moments = [self.argument(f"moments[{number}]", Role.OPTIMIZER_STATE, V) for number in range(2)]
+        self.params = [self.argument(f"params[{number}]", Role.PARAMS, V) for number in range(2)]
         self.count = self.argument("count", Role.OPTIMIZER_STATE, f32())
         self.x = self.argument("x", Role.BATCH, V)
         h = self.x
@@ -111,6 +111,17 @@ def test_moments_of_two_networks_belong_to_the_one_that_they_update(has_loop: bo
     found = values(step)
     expected = ["d/Dense_0", "g/Dense_0"] if swapped else ["g/Dense_0", "d/Dense_0"]
     assert [found[moment.name].module for moment in moments] == expected
+
+
+@pytest.mark.parametrize("names", ["qk", "kq"])
+def test_of_several_layers_none_has_their_concatenated_weights(names: str) -> None:
+    step = Step()
+    weights = [step.argument(f"net['a']['{name}']['w']", Role.PARAMS, V) for name in names]
+    step.argument("net['b']['w']", Role.PARAMS, V)
+    x = step.argument("x", Role.BATCH, f32(8))
+    both = step.op("both", "concatenate", f32(8), weights, UNNAMED)
+    step.result(step.op("y", "multiply", f32(8), [x, both], "jit(step)/jvp()/mul"))
+    assert values(step)["both"].module == "a"
 
 
 @WITH_AND_WITHOUT_LOOPS
