@@ -54,9 +54,12 @@ def test_what_is_held_before_and_after_an_operation_in_any_order() -> None:
     assert held == [(0b0000, 0b0001), (0b0000, 0b0010), (0b0001, 0b0100), (0b0010, 0b1000), (0b1100, 0b0000)]
 
 
-@pytest.mark.parametrize(("small", "expected"), [(0, 1000), (1, 1000), (2, 1002)])
-def test_pieces_of_a_thousandth_of_the_largest_are_left_out(small: int, expected: int) -> None:
-    made = Operations(needs=[[], [0]], touches=[[0, 1], [0, 1]], sizes=[1000, small])
+@pytest.mark.parametrize(
+    ("large", "small", "expected"),
+    [(1000, 0, 1000), (1000, 1, 1000), (1000, 2, 1002), (3000, 1, 3000), (3000, 2, 3000), (3000, 4, 3004)],
+)
+def test_pieces_of_a_thousandth_of_the_largest_are_left_out(large: int, small: int, expected: int) -> None:
+    made = Operations(needs=[[], [0]], touches=[[0, 1], [0, 1]], sizes=[large, small])
     assert lower_bound_bytes(made) == expected
 
 
