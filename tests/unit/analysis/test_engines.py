@@ -125,6 +125,18 @@ def test_weights_are_those_of_layers_as_far_as_they_fit_the_total(weights_bytes:
     assert sum(buffer.size_bytes for buffer in held) == weights_bytes
 
 
+@pytest.mark.parametrize(
+    ("dtype", "short"), [("float32", "f32"), ("bfloat16", "bf16"), ("uint8", "u8"), ("int32", "s32"), ("bool", "bool")]
+)
+def test_weights_of_the_model_have_types_in_xlas_words(dtype: str, short: str) -> None:
+    """The layers list no constants, so the weights are those of the model: 400 of 440 bytes."""
+    layers = tuple(replace(layer, constants=()) for layer in ENGINE.layers)
+    weight = replace(_argument("model.up.w", Role.PARAMS, 100), dtype=dtype)
+    found = _by_name(_report(replace(ENGINE, layers=layers, constants=()), weight))
+    assert found["model.up.w"].dtype == short
+    assert found["other weights"].size_bytes == 40
+
+
 def test_what_is_live_for_the_whole_run_ends_with_the_last_layer() -> None:
     report = _report(ENGINE)
     held = [buffer for buffer in report.buffers if buffer.category is not Category.FORWARD_TEMPS]
