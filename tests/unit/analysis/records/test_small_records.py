@@ -131,3 +131,11 @@ def test_padding_counts_where_buffers_are_live_at_the_peak() -> None:
 def test_an_array_has_the_bytes_of_its_elements(dtype: str, dimensions: tuple[int, ...], size_bytes: int) -> None:
     leaf = ResultLeaf(shape_index=(), dtype=dtype, dimensions=dimensions)
     assert leaf.size_bytes == size_bytes
+
+
+def test_what_a_larger_batch_leaves_as_it_is() -> None:
+    """What the caller holds from step to step, except data and caches; what is made of parameters alone; results."""
+    assert {each.value for each in Category if each.is_fixed} == {
+        *("params", "optimizer_state", "other_state"),
+        *("gradients", "param_copies", "outputs"),
+    }
