@@ -20,6 +20,7 @@ from report_builder import H100, buffer, report
 from reports_data import REPORTS
 from stacked_report import stacked
 from unit.reports.test_fit_techniques_view import BROKEN, DONATE, RESULT
+from unit.reports.test_memory_profile_view import AFTER, BEFORE, FOUND, beside
 from unit.studies.test_advice import CASES
 from unit.studies.test_fitting import _result
 from unit.studies.test_gate import _step
@@ -48,6 +49,7 @@ from memprof.reports.views.first_screen import first_screen_document
 from memprof.reports.views.fit import fit_document, techniques_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
+from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
 from memprof.reports.views.model_summary import model_summary_document
 from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
@@ -377,6 +379,8 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "check": _check,
     "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]())),
     "imported": lambda: imported_document(_IMPORTED),
+    "memory_profile": lambda: memory_profile_document(FOUND, beside(pool_bytes=2**23), top=1),
+    "memory_profile_diff": lambda: memory_profile_diff_document(BEFORE, AFTER, top=1),
 }
 
 
