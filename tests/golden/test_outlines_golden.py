@@ -37,6 +37,8 @@ from memprof.reports.format import format_named
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import advice_list_json, check_json, fit_json, fit_techniques_json, plan_json
 from memprof.reports.json.comparison import diff_json
+from memprof.reports.json.fit_curve import fit_curve_json
+from memprof.reports.json.memory_profile import memory_profile_diff_json, memory_profile_json
 from memprof.reports.json.runs import job_json
 from memprof.reports.json.serving import serving_json
 from memprof.reports.options import By, Order, RenderOptions
@@ -47,6 +49,7 @@ from memprof.reports.views.diff import diff_document
 from memprof.reports.views.explain import explanation_document
 from memprof.reports.views.first_screen import first_screen_document
 from memprof.reports.views.fit import fit_document, techniques_document
+from memprof.reports.views.fit_curve import fit_curve_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
 from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
@@ -61,7 +64,7 @@ from memprof.studies.check.check import check
 from memprof.studies.explain.explanation import AskedFor, explain
 from memprof.studies.explain.log import read_log
 from memprof.studies.fit.cheapest import Cost
-from memprof.studies.fit.results import Batch, LargerValue
+from memprof.studies.fit.results import Batch, CurvePoint, FitCurve, LargerValue
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlanPoint
 from memprof.studies.serving import ServedProgram, ServingPlan
 from memprof.studies.watch.job import Job
@@ -311,6 +314,29 @@ def _fit() -> Document:
     )
 
 
+def _curve() -> FitCurve:
+    """A length at which nothing fits, one with a largest value, and one without a next value."""
+    on_mesh = replace(
+        _result((4, 500), (8, 900), (1024, 920), (1028, 2500)),
+        techniques=("bf16", "remat"),
+        value=1024,
+        next_value=1028,
+        step=4,
+        step_reason="of 4 microbatches",
+        mesh="fsdp=4",
+        num_devices=4,
+        command="memprof run mlp --set batch_size=1024",
+    )
+    return FitCurve(
+        against="length",
+        points=(
+            CurvePoint(at=1000, found=None, refusal="not even batch_size=1 fits."),
+            CurvePoint(at=2000, found=on_mesh),
+            CurvePoint(at=4000, found=replace(_result((1, 930)), next_value=None)),
+        ),
+    )
+
+
 def _techniques() -> Document:
     timed = replace(DONATE, step_seconds=0.5, at_least_seconds=0.02, host_bytes=3, cost=Cost(recomputed_flops=10**9))
     other = replace(DONATE, techniques=("opt=lion",), cost=Cost(changes_training=True), at_least_seconds=0.03)
@@ -375,6 +401,7 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan_fits_nothing": lambda: plan_document(plan(budget_bytes=4999, best=None)),
     "explain": _explanation,
     "fit": _fit,
+    "fit_curve": lambda: fit_curve_document(_curve()),
     "fit_techniques": _techniques,
     "check": _check,
     "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]())),
@@ -408,7 +435,10 @@ def test_a_report_with_every_field_is_as_recorded(kind: str) -> None:
         ("serve_plan", lambda: serving_json(SERVING)),
         ("check", lambda: check_json(check(full_report(scale=5), baseline=baseline_of(_step())))),
         ("fit", lambda: fit_json(_result((1, 500), (2, 900), (4, 700), (8, 2000)))),
+        ("fit_curve", lambda: fit_curve_json(_curve())),
         ("fit_techniques", lambda: fit_techniques_json(RESULT)),
+        ("memory_profile", lambda: memory_profile_json(FOUND, beside(pool_bytes=2**23))),
+        ("memory_profile_diff", lambda: memory_profile_diff_json(BEFORE, AFTER)),
         ("job", lambda: job_json(JOB, exit_code=3, explanation=None, report=full_report(), advice=())),
         ("job_of_nothing", lambda: job_json(replace(JOB, of_jax=()), exit_code=0, explanation=None)),
         ("diff", lambda: diff_json(diff(_smaller(), full_report(scale=3)))),
