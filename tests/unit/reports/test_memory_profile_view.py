@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from memprof.analysis.records.categories import Category
@@ -16,9 +18,7 @@ _MAIN = StackFrame("/p/main.py", "main", 1, True)
 _LOOP, _KEEP = StackFrame("/p/train.py", "loop", 9, True), StackFrame("/q/keep.py", "keep", 3, True)
 
 
-def _alive(
-    each_bytes: int, count: int, *calls: StackFrame, kind: Kind = Kind.BUFFER, device: str = "cuda:0"
-) -> Alive:
+def _alive(each_bytes: int, count: int, *calls: StackFrame, kind: Kind = Kind.BUFFER, device: str = "cuda:0") -> Alive:
     device = device if kind is Kind.BUFFER else ""
     return Alive(kind=kind, device=device, count=count, size_bytes=each_bytes * count, stack=calls)
 
@@ -32,10 +32,12 @@ def _headings(document: Document) -> list[tuple[int, str, str]]:
 
 
 def _tables(document: Document) -> dict[str, Table]:
-    pairs = [*zip(document.blocks, document.blocks[1:], strict=False)]
-    found = {first.text: table for first, table in pairs if isinstance(first, Heading) and isinstance(table, Table)}
-    found |= {"step": each for note, each in pairs if isinstance(note, Note) and isinstance(each, Table)}
-    return found
+    """The tables by the heading before them; that of the step's arguments follows a note."""
+    return {
+        first.text if isinstance(first, Heading) else "step": table
+        for first, table in pairwise(document.blocks)
+        if isinstance(table, Table)
+    }
 
 
 def _texts(table: Table) -> list[list[str]]:
