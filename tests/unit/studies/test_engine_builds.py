@@ -54,7 +54,7 @@ def _config(task: Task) -> dict[str, Any]:
 
 @dataclass
 class _Builder:
-    """In place of JAX, ONNX and TensorRT. The model of a step is named by its sizes; `config` is what its capture says."""
+    """In place of JAX, ONNX and TensorRT. A model is named by its sizes; `config` is that of the step's capture."""
 
     config: dict[str, object] = field(default_factory=lambda: {"batch_size": 8, "context_len": 3, "seq_len": 2})
     exports: list[Task] = field(default_factory=list)
