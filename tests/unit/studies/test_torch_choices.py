@@ -181,7 +181,7 @@ class TestCaptureOfStep:
         with pytest.raises(WorkloadError, match=r"^the step failed while it was traced: ZeroDivisionError: in$"):
             capture_of_step(lambda: None, torch_target("l4"))  # type: ignore[arg-type,return-value]
         self._tracing(monkeypatch, refuse)
-        with pytest.raises(MemprofError, match="^it has no loss$") as raised:
+        with pytest.raises(MemprofError, match=r"^it has no loss$") as raised:
             capture_of_step(lambda: None, torch_target("l4"))  # type: ignore[arg-type,return-value]
         assert not isinstance(raised.value, WorkloadError)
 
