@@ -336,7 +336,7 @@ def test_allowed_changes_are_named_after_their_advice() -> None:
     assert allowed.parse_allowed(" chunked-loss, donate,") == (Allowed.CHUNKED_LOSS, Allowed.DONATE)
     assert allowed.parse_allowed("none") == allowed.parse_allowed("") == ()
     for names in ("none,donate", "chunked_loss"):
-        with pytest.raises(MemprofError, match="a plan cannot be allowed '.*': there are donate, chunked-loss, fused"):
+        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, chunked-loss, fused"):
             allowed.parse_allowed(names)
 
 
