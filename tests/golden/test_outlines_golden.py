@@ -20,6 +20,7 @@ from report_builder import H100, buffer, report
 from reports_data import REPORTS
 from stacked_report import stacked
 from unit.reports.test_fit_techniques_view import BROKEN, DONATE, RESULT
+from unit.reports.test_kernels_view import BLOCK, KIB, MIB, OUTPUT, SCRATCH, _calls, _with_smem
 from unit.reports.test_memory_profile_view import AFTER, BEFORE, FOUND, beside
 from unit.studies.test_advice import CASES
 from unit.studies.test_fitting import _result
@@ -52,12 +53,14 @@ from memprof.reports.views.fit import fit_document, techniques_document
 from memprof.reports.views.fit_curve import fit_curve_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
+from memprof.reports.views.kernels import kernel_blocks
 from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
 from memprof.reports.views.model_summary import model_summary_document
 from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
 from memprof.reports.views.serving import serving_document
 from memprof.reports.views.why import why_document
+from memprof.studies.advice.advice import Compiled, Meaning
 from memprof.studies.advice.advise import advise
 from memprof.studies.check.baseline import baseline_of
 from memprof.studies.check.check import check
@@ -350,6 +353,32 @@ def _check() -> Document:
     return check_document(result, top=1)
 
 
+def _compiled_advice() -> Document:
+    """A saving that was compiled, with and without a bound, one that was refused, and one that is a bound."""
+    (first, *_) = advise(CASES["donate_state"][0]())
+    outcome = Compiled(
+        footprint_bytes=10**6, saving_bytes=3 * 2**30, recomputed_flops=4 * 10**9, seconds=0.0125, meaning=Meaning.EQUAL
+    )
+    unpriced = replace(outcome, saving_bytes=2**30, recomputed_flops=0, seconds=None, meaning=Meaning.DIFFERENT)
+    rows = (
+        replace(first, compiled=outcome, bound_bytes=3 * 2**30),
+        replace(first, compiled=unpriced, bound_bytes=2**30),
+        replace(first, refusal="XLA refuses it"),
+        first,
+    )
+    return advice_document(full_report(), rows)
+
+
+def _kernels() -> Document:
+    kernels = (
+        _calls(BLOCK, BLOCK, OUTPUT, SCRATCH, limit_bytes=16 * MIB, used_bytes=5 * MIB),
+        _with_smem(16 * KIB, num_semaphores=3),
+        _with_smem(None),
+        _calls(BLOCK, limit_bytes=None),
+    )
+    return Document(blocks=kernel_blocks(kernels, top=2))
+
+
 _IMPORTED = [
     ImportedProgram(name="jit_f", device="h100", footprint_bytes=2048, live_peak_bytes=0, written=0.0, file="a.pb")
 ]
@@ -405,7 +434,9 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "fit_techniques": _techniques,
     "check": _check,
     "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]())),
+    "advice_compiled": _compiled_advice,
     "imported": lambda: imported_document(_IMPORTED),
+    "kernels": _kernels,
     "memory_profile": lambda: memory_profile_document(FOUND, beside(pool_bytes=2**23), top=1),
     "memory_profile_diff": lambda: memory_profile_diff_document(BEFORE, AFTER, top=1),
 }
