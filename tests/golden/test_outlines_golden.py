@@ -60,7 +60,8 @@ from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
 from memprof.reports.views.serving import serving_document
 from memprof.reports.views.why import why_document
-from memprof.studies.advice.advice import Compiled, Meaning
+from memprof.studies.advice.advice import Compiled as Outcome
+from memprof.studies.advice.advice import Meaning
 from memprof.studies.advice.advise import advise
 from memprof.studies.check.baseline import baseline_of
 from memprof.studies.check.check import check
@@ -356,7 +357,7 @@ def _check() -> Document:
 def _compiled_advice() -> Document:
     """A saving that was compiled, with and without a bound, one that was refused, and one that is a bound."""
     (first, *_) = advise(CASES["donate_state"][0]())
-    outcome = Compiled(
+    outcome = Outcome(
         footprint_bytes=10**6, saving_bytes=3 * 2**30, recomputed_flops=4 * 10**9, seconds=0.0125, meaning=Meaning.EQUAL
     )
     unpriced = replace(outcome, saving_bytes=2**30, recomputed_flops=0, seconds=None, meaning=Meaning.DIFFERENT)
