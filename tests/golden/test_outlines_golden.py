@@ -358,12 +358,12 @@ def _compiled_advice() -> Document:
     """A saving that was compiled, with and without a bound, one that was refused, and one that is a bound."""
     (first, *_) = advise(CASES["donate_state"][0]())
     outcome = Outcome(
-        footprint_bytes=10**6, saving_bytes=3 * 2**30, recomputed_flops=4 * 10**9, seconds=0.0125, meaning=Meaning.EQUAL
+        footprint_bytes=10**6, saving_bytes=3 * 2**10, recomputed_flops=4 * 10**9, seconds=0.0125, meaning=Meaning.EQUAL
     )
-    unpriced = replace(outcome, saving_bytes=2**30, recomputed_flops=0, seconds=None, meaning=Meaning.DIFFERENT)
+    unpriced = replace(outcome, saving_bytes=2**10, recomputed_flops=0, seconds=None, meaning=Meaning.DIFFERENT)
     rows = (
-        replace(first, compiled=outcome, bound_bytes=3 * 2**30),
-        replace(first, compiled=unpriced, bound_bytes=2**30),
+        replace(first, compiled=outcome, bound_bytes=3 * 2**10),
+        replace(first, compiled=unpriced, bound_bytes=2**10),
         replace(first, refusal="XLA refuses it"),
         first,
     )
