@@ -42,6 +42,8 @@ from memprof.reports.json.fit_curve import fit_curve_json
 from memprof.reports.json.memory_profile import memory_profile_diff_json, memory_profile_json
 from memprof.reports.json.runs import job_json
 from memprof.reports.json.serving import serving_json
+from memprof.reports.layout.lines import Paper, Span
+from memprof.reports.layout.page import page_lines
 from memprof.reports.options import By, Order, RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.check import check_document
@@ -447,6 +449,20 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
 def test_the_outline_is_as_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
     check_recorded(outline(DOCUMENTS[name]()), f"outlines/{name}.txt")
+
+
+def _marked(span: Span) -> str:
+    """A span with its looks behind it: its key, and whether it is bold or filled."""
+    looks = [str(span.key)] if span.key else []
+    looks += [name for name in ("bold", "filled") if getattr(span, name)]
+    return f"{span.text}<{' '.join(looks)}>" if looks else span.text
+
+
+@pytest.mark.parametrize(("name", "width"), [("summary", 60), ("compare", 90), ("fit", 70)])
+def test_the_looks_of_each_text_are_as_recorded(name: str, width: int) -> None:
+    lines = page_lines(DOCUMENTS[name](), Paper(width=width, unicode=True))
+    text = "".join(f"{''.join(map(_marked, line))}\n" for line in lines)
+    check_recorded(text, f"outlines/looks_of_{name}.txt")
 
 
 def _text(rendered: str | bytes) -> str:
