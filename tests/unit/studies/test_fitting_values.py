@@ -96,6 +96,18 @@ def test_the_answer_is_exact_and_every_compile_is_kept(monkeypatch: pytest.Monke
     assert not request.is_of_it(replace(odd, request=request_digest(request.task(9))))
 
 
+def test_a_larger_pool_has_room_for_a_larger_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The footprint is 1,024 bytes, and 64 for each example. With the user's own pool there is no other."""
+    memory = MemoryRequest(target=resolve("l4"), memory="1GiB", reserve="0", pool=None)
+    result = _Fit(monkeypatch, replace(_request(), memory=memory)).result
+    assert result.budget_bytes == 0.75 * 2**30
+    assert result.larger is not None
+    assert result.larger.value > result.value
+    assert result.larger.mem_fraction > 0.75
+    assert result.larger.footprint_bytes == 1024 + 64 * result.larger.value
+    assert _Fit(monkeypatch, replace(_request(), memory=replace(memory, pool=PoolSettings()))).result.larger is None
+
+
 @pytest.mark.parametrize("field", ["a_field", "devices_of_mine", "length"])
 def test_the_name_of_the_field_does_not_matter(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     result = _Fit(monkeypatch, _request(field=field), field=field).result
