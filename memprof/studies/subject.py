@@ -230,10 +230,7 @@ def run_command(
 
 
 def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
-    """Return the `memprof advise` command; empty for several hosts or slices, which `advise` has no options for."""
-    topology = target.topology if target is not None else Topology()
-    if topology.num_hosts > 1 or topology.num_slices > 1 or topology.chips:
-        return ""
+    """Return the `memprof advise` command with all the choices of a subject, quoted for a shell."""
     return _command("advise", subject, target, techniques)
 
 

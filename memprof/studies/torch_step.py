@@ -98,7 +98,8 @@ class TorchTrace:
     @property
     def digest(self) -> str:
         """Return a digest of the request (see `request_digest`)."""
-        facts = [FRAMEWORK, plain(self.subject), self.techniques, option_of(self.target)]
+        target = [option_of(self.target), plain(self.target.topology)]
+        facts = [FRAMEWORK, plain(self.subject), self.techniques, target]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:

@@ -20,6 +20,8 @@ from report_builder import H100, buffer, report
 from reports_data import REPORTS
 from stacked_report import stacked
 from unit.reports.test_fit_techniques_view import BROKEN, DONATE, RESULT
+from unit.reports.test_kernels_view import BLOCK, KIB, MIB, OUTPUT, SCRATCH, _calls, _with_smem
+from unit.reports.test_memory_profile_view import AFTER, BEFORE, FOUND, beside
 from unit.studies.test_advice import CASES
 from unit.studies.test_fitting import _result
 from unit.studies.test_gate import _step
@@ -36,8 +38,12 @@ from memprof.reports.format import format_named
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import advice_list_json, check_json, fit_json, fit_techniques_json, plan_json
 from memprof.reports.json.comparison import diff_json
+from memprof.reports.json.fit_curve import fit_curve_json
+from memprof.reports.json.memory_profile import memory_profile_diff_json, memory_profile_json
 from memprof.reports.json.runs import job_json
 from memprof.reports.json.serving import serving_json
+from memprof.reports.layout.lines import Paper, Span
+from memprof.reports.layout.page import page_lines
 from memprof.reports.options import By, Order, RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.check import check_document
@@ -46,20 +52,25 @@ from memprof.reports.views.diff import diff_document
 from memprof.reports.views.explain import explanation_document
 from memprof.reports.views.first_screen import first_screen_document
 from memprof.reports.views.fit import fit_document, techniques_document
+from memprof.reports.views.fit_curve import fit_curve_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
+from memprof.reports.views.kernels import kernel_blocks
+from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
 from memprof.reports.views.model_summary import model_summary_document
 from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
 from memprof.reports.views.serving import serving_document
 from memprof.reports.views.why import why_document
+from memprof.studies.advice.advice import Compiled as Outcome
+from memprof.studies.advice.advice import Meaning
 from memprof.studies.advice.advise import advise
 from memprof.studies.check.baseline import baseline_of
 from memprof.studies.check.check import check
 from memprof.studies.explain.explanation import AskedFor, explain
 from memprof.studies.explain.log import read_log
 from memprof.studies.fit.cheapest import Cost
-from memprof.studies.fit.results import Batch, LargerValue
+from memprof.studies.fit.results import Batch, CurvePoint, FitCurve, LargerValue
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlanPoint
 from memprof.studies.serving import ServedProgram, ServingPlan
 from memprof.studies.watch.job import Job
@@ -309,6 +320,29 @@ def _fit() -> Document:
     )
 
 
+def _curve() -> FitCurve:
+    """A length at which nothing fits, one with a largest value, and one without a next value."""
+    on_mesh = replace(
+        _result((4, 500), (8, 900), (1024, 920), (1028, 2500)),
+        techniques=("bf16", "remat"),
+        value=1024,
+        next_value=1028,
+        step=4,
+        step_reason="of 4 microbatches",
+        mesh="fsdp=4",
+        num_devices=4,
+        command="memprof run mlp --set batch_size=1024",
+    )
+    return FitCurve(
+        against="length",
+        points=(
+            CurvePoint(at=1000, found=None, refusal="not even batch_size=1 fits."),
+            CurvePoint(at=2000, found=on_mesh),
+            CurvePoint(at=4000, found=replace(_result((1, 930)), next_value=None)),
+        ),
+    )
+
+
 def _techniques() -> Document:
     timed = replace(DONATE, step_seconds=0.5, at_least_seconds=0.02, host_bytes=3, cost=Cost(recomputed_flops=10**9))
     other = replace(DONATE, techniques=("opt=lion",), cost=Cost(changes_training=True), at_least_seconds=0.03)
@@ -320,6 +354,32 @@ def _check() -> Document:
     before = full_report(scale=2)
     result = check(full_report(scale=5), baseline=baseline_of(before))
     return check_document(result, top=1)
+
+
+def _compiled_advice() -> Document:
+    """A saving that was compiled, with and without a bound, one that was refused, and one that is a bound."""
+    (first, *_) = advise(CASES["donate_state"][0]())
+    outcome = Outcome(
+        footprint_bytes=10**6, saving_bytes=3 * 2**10, recomputed_flops=4 * 10**9, seconds=0.0125, meaning=Meaning.EQUAL
+    )
+    unpriced = replace(outcome, saving_bytes=2**10, recomputed_flops=0, seconds=None, meaning=Meaning.DIFFERENT)
+    rows = (
+        replace(first, compiled=outcome, bound_bytes=3 * 2**10),
+        replace(first, compiled=unpriced, bound_bytes=2**10),
+        replace(first, refusal="XLA refuses it"),
+        first,
+    )
+    return advice_document(full_report(), rows)
+
+
+def _kernels() -> Document:
+    kernels = (
+        _calls(BLOCK, BLOCK, OUTPUT, SCRATCH, limit_bytes=16 * MIB, used_bytes=5 * MIB),
+        _with_smem(16 * KIB, num_semaphores=3),
+        _with_smem(None),
+        _calls(BLOCK, limit_bytes=None),
+    )
+    return Document(blocks=kernel_blocks(kernels, top=2))
 
 
 _IMPORTED = [
@@ -373,10 +433,15 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan_fits_nothing": lambda: plan_document(plan(budget_bytes=4999, best=None)),
     "explain": _explanation,
     "fit": _fit,
+    "fit_curve": lambda: fit_curve_document(_curve()),
     "fit_techniques": _techniques,
     "check": _check,
     "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]())),
+    "advice_compiled": _compiled_advice,
     "imported": lambda: imported_document(_IMPORTED),
+    "kernels": _kernels,
+    "memory_profile": lambda: memory_profile_document(FOUND, beside(pool_bytes=2**23), top=1),
+    "memory_profile_diff": lambda: memory_profile_diff_document(BEFORE, AFTER, top=1),
 }
 
 
@@ -384,6 +449,20 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
 def test_the_outline_is_as_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
     check_recorded(outline(DOCUMENTS[name]()), f"outlines/{name}.txt")
+
+
+def _marked(span: Span) -> str:
+    """A span with its looks behind it: its key, and whether it is bold or filled."""
+    looks = [str(span.key)] if span.key else []
+    looks += [name for name in ("bold", "filled") if getattr(span, name)]
+    return f"{span.text}<{' '.join(looks)}>" if looks else span.text
+
+
+@pytest.mark.parametrize(("name", "width"), [("summary", 60), ("compare", 90), ("fit", 70)])
+def test_the_looks_of_each_text_are_as_recorded(name: str, width: int) -> None:
+    lines = page_lines(DOCUMENTS[name](), Paper(width=width, unicode=True))
+    text = "".join(f"{''.join(map(_marked, line))}\n" for line in lines)
+    check_recorded(text, f"outlines/looks_of_{name}.txt")
 
 
 def _text(rendered: str | bytes) -> str:
@@ -404,7 +483,10 @@ def test_a_report_with_every_field_is_as_recorded(kind: str) -> None:
         ("serve_plan", lambda: serving_json(SERVING)),
         ("check", lambda: check_json(check(full_report(scale=5), baseline=baseline_of(_step())))),
         ("fit", lambda: fit_json(_result((1, 500), (2, 900), (4, 700), (8, 2000)))),
+        ("fit_curve", lambda: fit_curve_json(_curve())),
         ("fit_techniques", lambda: fit_techniques_json(RESULT)),
+        ("memory_profile", lambda: memory_profile_json(FOUND, beside(pool_bytes=2**23))),
+        ("memory_profile_diff", lambda: memory_profile_diff_json(BEFORE, AFTER)),
         ("job", lambda: job_json(JOB, exit_code=3, explanation=None, report=full_report(), advice=())),
         ("job_of_nothing", lambda: job_json(replace(JOB, of_jax=()), exit_code=0, explanation=None)),
         ("diff", lambda: diff_json(diff(_smaller(), full_report(scale=3)))),

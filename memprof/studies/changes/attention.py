@@ -14,6 +14,7 @@ from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
 _LEAST_CAPABILITY = (8, 0)  # of cuDNN's kernel
+_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # those of the kernel
 
 
 def attention_kernels(step: Step) -> Iterator[Change]:
@@ -33,10 +34,9 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
     head, line = code.rsplit("\n\n", 1)
     code = "\n".join([head, "", "# computes each of these attentions as", *calls, line])
-    dtype = "f16" if found[0].dtype == "float16" else "bf16"
     yield Change(
         rule="flash_attention",
-        intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype),
+        intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=_DTYPES[found[0].dtype]),
         what="Use an attention kernel that never holds the probabilities",
         evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest hold"
         f" {max(each.probability_bytes for each in found):,} bytes",

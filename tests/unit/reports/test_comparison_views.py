@@ -25,7 +25,7 @@ from memprof.reports.text import cell_width
 from memprof.reports.views.comparison import comparison_document
 from memprof.reports.views.configurations import best_row, compared_rows, unbeaten_rows
 from memprof.reports.views.diff import diff_document
-from memprof.reports.views.differences import module_shares
+from memprof.reports.views.differences import Share, difference_table, module_shares
 
 
 def _document(
@@ -334,6 +334,17 @@ def test_differences_end_with_the_change_of_the_footprint(by: By) -> None:
     configurations = _table(_document(comparison))
     assert table.total is not None
     assert _texts(table.total)[2:] == [_texts(row)[2] for row in configurations.rows[1:]]
+
+
+@pytest.mark.parametrize("extra_bytes", [-1, 1])
+def test_shares_that_do_not_add_up_to_the_footprint_are_a_defect(extra_bytes: int) -> None:
+    rows = compared_rows(compare([gpt2("baseline"), gpt2("bf16")], baseline="transformer baseline"), Order.GIVEN)
+    sizes = tuple(row.report.footprint_bytes for row in rows)
+    whole = Share(label=Cell(text="all"), sizes=sizes)
+    assert difference_table("key", [whole], rows, top=1).rows[0].cells[0] == whole.label
+    other = replace(whole, sizes=(sizes[0], sizes[1] + extra_bytes))
+    with pytest.raises(AssertionError, match="shares add up to the footprint"):
+        difference_table("key", [other], rows, top=1)
 
 
 def test_the_reference_leads_the_differences_wherever_it_stands() -> None:

@@ -71,6 +71,29 @@ def test_where_nothing_fits_the_smallest_is_shown() -> None:
     assert fit_techniques_json(nothing).command is None
 
 
+def test_what_does_not_apply_is_not_said() -> None:
+    """The step fits as it is: nothing was left out, inferred or contradicted, and there was no other combination."""
+    alone = replace(
+        RESULT,
+        ranked=(replace(PLAIN, footprint_bytes=900),),
+        others=(),
+        num_combinations=1,
+        num_inferred=0,
+        left_out={},
+        contradictions=(),
+        changes=(),
+        command="",
+    )
+    assert [each.text for each in _blocks(alone, Heading)] == ["the step fits without techniques", "Tried"]
+    assert _blocks(alone, Note) == []
+    two = replace(alone, num_combinations=2)
+    assert [each.text for each in _blocks(two, Note)] == [
+        "Combinations of equal or higher cost were not compiled either, except those in the table."
+    ]
+    nothing = replace(two, ranked=(), others=(PLAIN,))
+    assert _blocks(nothing, Note) == []
+
+
 def test_steps_have_a_column_where_they_were_run() -> None:
     timed = replace(RESULT, ranked=(replace(DONATE, step_seconds=0.5),))
     assert _rows(timed)[0][4] == "500 ms"

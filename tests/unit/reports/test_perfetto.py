@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from comparisons_data import COMPARISONS
+from diffs_data import DIFFS
 from reports_data import REPORTS
 from stacked_report import stacked
 
@@ -120,3 +121,19 @@ def test_each_configuration_is_a_process() -> None:
     names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
     assert names == [f"{row.label} on {row.target.name}" for row in comparison.rows]
     assert len(trace["otherData"]["rows"]) == len(comparison.rows)
+    first, second = trace["otherData"]["rows"][:2]
+    assert (first["footprint_delta_bytes"], {*first["categories_delta"].values()}) == (0, {0})
+    assert second["footprint_delta_bytes"] == second["footprint_bytes"] - first["footprint_bytes"] != 0
+    assert sum(second["categories_delta"].values()) == second["footprint_delta_bytes"]
+    assert {event["pid"] for event in trace["traceEvents"]} == {*range(1, len(comparison.rows) + 1)}
+
+
+@pytest.mark.parametrize("name", DIFFS)
+def test_both_sides_of_a_diff_are_processes_beside_their_difference(name: str) -> None:
+    made = DIFFS[name]()
+    before, after = made.rows
+    trace = json.loads(FORMAT.render_diff(made, RenderOptions()))
+    sizes = {side: trace["otherData"][side]["footprint_bytes"] for side in ("before", "after")}
+    assert sizes == {"before": before.footprint_bytes, "after": after.footprint_bytes}
+    assert trace["otherData"]["footprint_delta_bytes"] == after.footprint_bytes - before.footprint_bytes
+    assert {event["pid"] for event in trace["traceEvents"]} == {1, 2}

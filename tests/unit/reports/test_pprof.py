@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from report_builder import buffer, report
 from stacked_report import stacked
 from transformer_report import transformer
 
+from memprof.analysis.comparison import compare
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.reports.formats.pprof import FORMAT
 from memprof.reports.options import RenderOptions
@@ -51,9 +55,20 @@ def _profile_class() -> Any:
 
 
 def _read(report: Report) -> Any:
-    rendered = FORMAT.render_report(report, RenderOptions())
+    return _parsed(FORMAT.render_report(report, RenderOptions()))
+
+
+def _parsed(rendered: str | bytes) -> Any:
     assert isinstance(rendered, bytes)
     return _profile_class().FromString(gzip.decompress(rendered))
+
+
+def _stacks(profile: Any) -> list[list[str]]:
+    """The names of the calls of each sample, outermost first."""
+    texts = profile.string_table
+    names = {each.id: texts[each.name] for each in profile.function}
+    calls = {each.id: names[each.line[0].function_id] for each in profile.location}
+    return [[calls[number] for number in reversed(sample.location_id)] for sample in profile.sample]
 
 
 @pytest.mark.parametrize("make", [transformer, stacked])
@@ -90,3 +105,23 @@ def test_a_sample_has_its_stack_innermost_first_and_labels() -> None:
     assert labels["array"] == "f32[524288]"
     known = {each.id for each in profile.location}
     assert all(set(each.location_id) <= known for each in profile.sample)
+
+
+def test_of_several_reports_each_has_its_name_around_its_stacks() -> None:
+    one, two = stacked(), replace(transformer(), label="other")
+    both = _parsed(FORMAT.render_comparison(compare([one, two], baseline=one.label), RenderOptions()))
+    alone = [*_stacks(_read(one)), *_stacks(_read(two))]
+    labels = [one.label] * len(one.buffers) + ["other"] * len(two.buffers)
+    assert _stacks(both) == [[label, *stack] for label, stack in zip(labels, alone, strict=True)]
+    about = [both.string_table[number] for number in both.comment]
+    assert [text.partition(": ")[2] for text in about] == [
+        f"live peak of {one.label} on {one.target.name}",
+        f"live peak of other on {two.target.name}",
+    ]
+    assert len({(each.name, each.filename) for each in both.function}) == len(both.function)
+
+
+def test_a_buffer_without_a_stack_lies_in_its_modules() -> None:
+    inner = buffer((4,), "f32", Category.ACTIVATIONS, module="layers_0/mlp", op="jit(step)/layers_0/mlp/dot")
+    nameless = replace(buffer((4,), "f32", Category.BATCH), name="")
+    assert _stacks(_read(report([inner, nameless]))) == [["layers_0", "mlp", "dot"], ["(no name)"]]

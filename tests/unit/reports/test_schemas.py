@@ -67,7 +67,7 @@ def _broken(promised: Schema, made: Schema, *wholes: Schema, place: str = "") ->
         if None not in values["old"] and not values["new"] <= values["old"]:
             yield f"{place}: its values"
         for limit in ("minimum", "minItems"):
-            if limit in old and max(schema.get(limit, -1), schema.get("exclusiveMinimum", -1)) < old[limit]:
+            if limit in old and max(schema.get(limit, -1), schema.get("exclusiveMinimum", -1)) != old[limit]:
                 yield f"{place}: {limit}"
         if not set(old.get("required", ())) <= set(schema.get("required", ())):
             yield f"{place}: required"

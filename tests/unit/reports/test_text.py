@@ -20,6 +20,15 @@ def test_the_middle_goes_and_both_ends_stay() -> None:
     assert shorten_middle("abcdefgh", 1) == "a"
 
 
+def test_an_ellipsis_needs_a_cell_beside_it() -> None:
+    """Of an odd number of cells the end has one more."""
+    middle = [shorten_middle("abcdefgh", width) for width in (2, 3, 4, 7, 8)]
+    assert middle == ["…h", "a…h", "a…gh", "abc…fgh", "abcdefgh"]
+    assert [shorten_end("abcdefgh", width) for width in (1, 2, 7, 8)] == ["a", "a…", "abcdef…", "abcdefgh"]
+    assert shorten_middle("模型模型", 5) == "模…型"  # two cells each
+    assert shorten_end("模型模型", 4) == "模…"
+
+
 def test_prose_loses_its_end() -> None:
     assert shorten_end("values of the forward pass", 12) == "values of t…"
     assert shorten_end("values", 6) == "values"
@@ -58,6 +67,14 @@ def test_cell_width_agrees_with_rich(text: str) -> None:
 def test_a_number_and_its_unit_stay_on_one_line() -> None:
     text = "this leaves 1.50 GiB (20 GiB spare)"
     assert wrap(text, 15) == ["this leaves", "1.50 GiB", "(20 GiB spare)"]
+
+
+def test_only_what_follows_a_number_stays_with_it() -> None:
+    assert wrap("layer2 grows", 8) == ["layer2", "grows"]  # no number
+    assert wrap("2x grows 3 GiB", 7) == ["2x", "grows", "3 GiB"]
+    assert wrap("a bc", 4) == ["a bc"]
+    assert wrap("ab cd", 4) == ["ab", "cd"]
+    assert wrap("", 4) == []
 
 
 @given(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,3 +164,36 @@ def test_a_measured_share(fraction: float, text: str) -> None:
 )
 def test_a_difference_in_percent(delta: int, whole: int, text: str) -> None:
     assert format_signed_share(delta, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "below", "at"),
+    [
+        (format_count, (999, "999"), (1000, "1.0K")),
+        (format_count, (999_949, "999.9K"), (999_950, "1.0M")),
+        (format_count, (10**15, "1.0Q"), (10**18, "1000.0Q")),  # there is no larger unit
+        (format_flops, (999, "999 FLOP"), (1000, "1.00 KFLOP")),
+        (format_flops, (9_994, "9.99 KFLOP"), (9_995, "10.0 KFLOP")),
+        (format_flops, (999_499, "999 KFLOP"), (999_500, "1.00 MFLOP")),
+        (format_flops, (10**21, "1.00 ZFLOP"), (10**24, "1000 ZFLOP")),
+        (format_ratio, (0.0, "0.00x"), (1e-9, "<0.01x")),
+        (format_ratio, (0.004999, "<0.01x"), (0.005, "0.01x")),
+        (format_seconds, (0.9994, "999 ms"), (0.9995, "1.0 s")),
+        (format_short_seconds, (999.4e-6, "999 µs"), (999.6e-6, "1.00 ms")),
+        (format_short_seconds, (0.9994, "999 ms"), (0.9995, "1.00 s")),
+        (format_rate, (99.94, "99.9"), (99.95, "100")),
+        (format_rate, (999.4, "999"), (999.6, "1.0K")),
+        (format_fraction, (0.0, "0.0%"), (1e-9, "<0.1%")),
+        (format_fraction, (0.000499, "<0.1%"), (0.0005, "0.1%")),
+        (lambda part: format_share(part, 10**6), (999, "<0.1%"), (1000, "0.1%")),
+        (lambda part: format_share(part, 10**6), (999_000, "99.9%"), (999_001, ">99.9%")),
+        (lambda part: format_share(part, 10**6), (10**6, "100%"), (1_001_000, "100.1%")),
+        (lambda delta: format_signed_share(delta, 10**5), (49, "+<0.1%"), (50, "+0.1%")),
+        (lambda delta: format_signed_share(delta, 10**5), (-50, "-0.1%"), (-49, "-<0.1%")),
+        (lambda delta: format_signed_share(delta, 10**3), (9_994, "+999.4%"), (9_995, "+1,000%")),
+    ],
+)
+def test_the_text_changes_at_its_limits(
+    text: Callable[[float], str], below: tuple[float, str], at: tuple[float, str]
+) -> None:
+    assert (text(below[0]), text(at[0])) == (below[1], at[1])

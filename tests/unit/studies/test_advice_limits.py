@@ -44,6 +44,13 @@ def test_the_evidence_of_a_chunked_loss_counts_the_logits_alone() -> None:
     assert predicted_saving(made, proposal) == 8192 - 8192 // 8
 
 
+def test_a_vector_with_a_number_for_each_class_is_not_of_the_logits() -> None:
+    """A bias of 64 classes is as long as the logits are wide."""
+    bias = replace(_array((64,)), start=_LOGITS.start)
+    (proposal,) = chunked_loss(report([_LOGITS, _COTANGENT, _HIDDEN, bias]))
+    assert proposal.evidence.startswith("2 arrays, 8,192 bytes at the peak, have 64 columns")
+
+
 @pytest.mark.parametrize(
     ("made", "speaks"),
     [

@@ -27,14 +27,14 @@ from memprof.studies.subject import find_subject, request_digest
 HALF = PoolSettings(allocator=Allocator.VMM, mem_fraction=0.5)
 
 
-def _capture(batch_size: object) -> Capture:
+def _capture(batch_size: object, field: str = "batch_size") -> Capture:
     """A step of 256 bytes of weights, 512 of optimizer state, 256 of a result, and 64 for each example."""
     step = Step()
     w = step.argument("params['w']", Role.PARAMS, f32(64))
     step.argument("opt_state.mu", Role.OPTIMIZER_STATE, f32(128))
     x = step.argument("batch['x']", Role.BATCH, f32(int(batch_size) if isinstance(batch_size, int) else 1, 16))
     step.result(step.op("out", "subtract", f32(64), [w, x], "jit(step)/op"))
-    return replace(step.capture(), config={"batch_size": batch_size, "depth": 3, "is_deep": True})
+    return replace(step.capture(), config={field: batch_size, "depth": 3, "is_deep": True})
 
 
 def _request(subject: str = "mine.steps:step", *overrides: str, memory: str = "8KiB", **changed: object) -> FitRequest:
@@ -50,15 +50,17 @@ def _request(subject: str = "mine.steps:step", *overrides: str, memory: str = "8
 class _Fit:
     """One search, and everything that it compiled, kept and said."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, request: FitRequest, own_value: object = 8) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, request: FitRequest, own_value: object = 8, field: str = "batch_size"
+    ) -> None:
         self.kept: list[tuple[Capture, int | None]] = []
         self.said: list[str] = []
 
         def compiled(task: Task, *, progress: Callable[[str], None]) -> FreshCapture:
             progress("compile")
             values = dict(getattr(task.recipe, "overrides", ())) | dict(getattr(task.recipe, "config", {}))
-            found = values.get("batch_size", own_value)
-            capture = _capture(int(found) if isinstance(found, str) else found)
+            found = values.get(field, own_value)
+            capture = _capture(int(found) if isinstance(found, str) else found, field)
             return FreshCapture(capture=replace(capture, target=task.target))
 
         monkeypatch.setattr(fits, "compile_in_child", compiled)
@@ -92,6 +94,26 @@ def test_the_answer_is_exact_and_every_compile_is_kept(monkeypatch: pytest.Monke
     odd = replace(found.kept[0][0], config={"batch_size": True})
     assert request.is_of_it(odd)  # by the step as it is
     assert not request.is_of_it(replace(odd, request=request_digest(request.task(9))))
+
+
+def test_a_larger_pool_has_room_for_a_larger_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The footprint is 1,024 bytes, and 64 for each example. With the user's own pool there is no other."""
+    memory = MemoryRequest(target=resolve("l4"), memory="1GiB", reserve="0", pool=None)
+    result = _Fit(monkeypatch, replace(_request(), memory=memory)).result
+    assert result.budget_bytes == 0.75 * 2**30
+    assert result.larger is not None
+    assert result.larger.value > result.value
+    assert result.larger.mem_fraction > 0.75
+    assert result.larger.footprint_bytes == 1024 + 64 * result.larger.value
+    assert _Fit(monkeypatch, replace(_request(), memory=replace(memory, pool=PoolSettings()))).result.larger is None
+
+
+@pytest.mark.parametrize("field", ["a_field", "devices_of_mine", "length"])
+def test_the_name_of_the_field_does_not_matter(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    result = _Fit(monkeypatch, _request(field=field), field=field).result
+    assert (result.field, result.value, result.next_value, result.step) == (field, 48, 49, 1)
+    assert [trial.value for trial in result.tried] == [8, 48, 49]
+    assert result.command == f"memprof run mine.steps:step --target l4 --set {field}=48"
 
 
 @pytest.mark.parametrize(

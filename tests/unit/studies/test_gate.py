@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
-from memprof.studies.check.check import Item, Maximum, check, parse_threshold
+from memprof.studies.check.check import Item, Maximum, Threshold, check, parse_threshold
 from memprof.studies.check.gate import (
     check_capture,
     check_replaceable,
@@ -323,3 +324,18 @@ def test_a_file_that_is_no_baseline_is_replaced_only_by_force(tmp_path: Path) ->
     check_replaceable(notes, force=True)
     update_baseline(capture, tmp_path / "baseline.memprof")
     assert load_baseline(tmp_path / "baseline.memprof") == load_baseline(path) == baseline_of(analyze(capture))
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "size_bytes"),
+    [
+        ("footprint:+2%", Fraction(2, 100), 0),
+        ("live_peak:+0%", Fraction(0), 0),
+        ("params:0", None, 0),
+        ("params:+0B", None, 0),
+        ("activations:+64MiB", None, 64 * 2**20),
+    ],
+)
+def test_a_threshold_is_a_share_or_a_size(text: str, share: Fraction | None, size_bytes: int) -> None:
+    found = parse_threshold(text)
+    assert found == Threshold(what=text.partition(":")[0], text=text, share=share, size_bytes=size_bytes)

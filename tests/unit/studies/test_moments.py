@@ -106,6 +106,13 @@ def test_what_became_more_is_what_rises_from_sample_to_sample() -> None:
     )
 
 
+def test_what_grew_most_comes_first() -> None:
+    """Five times one batch of 36 bytes, and five times ten losses of 4 bytes."""
+    samples = [_live(2.0 + number, batch=number, losses=10 * number) for number in range(1, 7)]
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=3))], samples, None)
+    assert [(each.type, each.grown_bytes) for each in job.growth] == [("float32[]", 200), ("float32[9]", 180)]
+
+
 @pytest.mark.parametrize(
     ("counts", "grows"),
     [((1, 2, 2, 3, 3, 4, 4), False), ((1, 2, 2, 3, 3, 4, 5), True), ((5, 6, 7, 8, 9, 2, 3), False)],

@@ -13,10 +13,14 @@ import pytest
 from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
-from memprof.studies.plan import search
+from memprof.studies.changes.attention import attention_kernels
+from memprof.studies.changes.chunks import in_chunks
+from memprof.studies.changes.donation import donations
+from memprof.studies.plan import allowed, search
+from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import predicted_bytes
 from memprof.studies.plan.choice import Choice
-from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
+from memprof.studies.plan.plan import CheckpointPlan, PlannedChange, PlanPoint
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
 
@@ -44,6 +48,8 @@ class _Compiler:
     Attributes:
         extra_bytes: what the compiler takes beyond the sizes of what is kept, by the number of the compile.
         pool_bytes: of the target.
+        saved_bytes: what changes of the step save, by the label of the changed step.
+        traced: labels of the steps in which blocks were looked for.
     """
 
     blocks: list[Block]
@@ -53,6 +59,8 @@ class _Compiler:
     differentiates: bool = True
     compiled: list[Checkpoints | None] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    saved_bytes: dict[str, int] = field(default_factory=dict)
+    traced: list[str] = field(default_factory=list)
 
     @contextmanager
     def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
@@ -78,7 +86,7 @@ class _Compiler:
         capture = SimpleNamespace(
             target=target,
             recomputed_flops=flops,
-            footprint_bytes=_BASE + kept_bytes + extra_bytes,
+            footprint_bytes=_BASE + kept_bytes + extra_bytes - self.saved_bytes.get(spec.label, 0),
             verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
         )
         return FreshCapture(capture=capture)  # type: ignore[arg-type]
@@ -96,7 +104,7 @@ class _Compiler:
         monkeypatch.setattr(search, "_FEW", few)
         for name in ("checkpointed", "capture_of", "analyze"):
             monkeypatch.setattr(search, name, getattr(self, name))
-        monkeypatch.setattr(search, "traced_jaxpr", lambda spec, target: None, raising=False)
+        monkeypatch.setattr(search, "traced_jaxpr", lambda spec, target: self.traced.append(spec.label))
         monkeypatch.setattr(search, "is_loop", lambda equation: equation.primitive.name == "scan")
         monkeypatch.setattr(search, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
@@ -316,6 +324,97 @@ def test_without_a_budget_the_pool_of_the_target_counts(monkeypatch: pytest.Monk
 def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemprofError, match="net differentiates nothing in reverse mode"):
         _Compiler([_layers()], differentiates=False).plan(monkeypatch, 10)
+
+
+def test_allowed_changes_are_named_after_their_advice() -> None:
+    assert [(each.rule, each.family) for each in Allowed] == [
+        ("donate_state", donations),
+        ("chunked_loss", in_chunks),
+        ("flash_attention", attention_kernels),
+        ("chunked_attention", in_chunks),
+    ]
+    assert allowed.parse_allowed(" chunked-loss, donate,") == (Allowed.CHUNKED_LOSS, Allowed.DONATE)
+    assert allowed.parse_allowed("none") == allowed.parse_allowed("") == ()
+    for names in ("none,donate", "chunked_loss"):
+        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, chunked-loss, fused"):
+            allowed.parse_allowed(names)
+
+
+class TestAllowedChanges:
+    """The step as it is takes 2000 bytes, with nothing kept 1000."""
+
+    @pytest.fixture(autouse=True)
+    def _families(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each change adds its name to the label of the step."""
+        self.asked: list[tuple[str, str, int]] = []
+        self.missing: set[Allowed] = set()
+
+        def family(each: Allowed) -> Callable[[Any], Iterator[Any]]:
+            def changes(step: Any) -> Iterator[Any]:
+                self.asked.append((each.value, step.spec.label, step.report.footprint_bytes))
+                assert step.advice == "advice"
+                yield SimpleNamespace(rule="another rule", spec=None, code="", rewrite=None)
+                if each not in self.missing:
+                    spec = SimpleNamespace(label=f"{step.spec.label}+{each.value}")
+                    yield SimpleNamespace(rule=each.rule, spec=spec, code=f"code of {each.value}", rewrite=each)
+
+            return changes
+
+        monkeypatch.setattr(allowed, "_FAMILIES", {each: family(each) for each in Allowed})
+        monkeypatch.setattr(search, "upper_bounds", lambda report: "advice")
+
+    def test_changes_are_made_one_upon_the_other_until_the_step_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        saved_bytes = {"net+donate": 300, "net+donate+chunked-loss": 500}
+        compiler = _Compiler([_layers()], saved_bytes=saved_bytes)
+        every = (Allowed.CHUNKED_ATTENTION, Allowed.CHUNKED_LOSS, Allowed.DONATE)
+        plan = compiler.plan(monkeypatch, 1500, allowed=every)
+        assert self.asked == [("donate", "net", 2000), ("chunked-loss", "net+donate", 1700)]
+        assert _rows(plan) == [
+            _AS_IT_IS,
+            ("donate_state", 1700, 1000, 0.0, 0),
+            ("chunked_loss", 1500, 1000, 0.0, 0),
+        ]
+        assert plan.changes == (
+            PlannedChange(rule="donate_state", code="code of donate", rewrite=Allowed.DONATE),  # type: ignore[arg-type]
+            PlannedChange(rule="chunked_loss", code="code of chunked-loss", rewrite=Allowed.CHUNKED_LOSS),  # type: ignore[arg-type]
+        )
+        assert plan.best is plan.points[-1]
+        assert (plan.label, plan.checkpoints) == ("net", None)
+        assert compiler.traced == ["net", "net+donate", "net+donate+chunked-loss"]
+
+    def test_a_step_within_the_budget_is_not_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = _Compiler([_layers()]).plan(monkeypatch, 2000, allowed=tuple(Allowed))
+        assert (self.asked, plan.changes, len(plan.points)) == ([], (), 1)
+
+    def test_a_change_that_saves_nothing_is_taken_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The loss in chunks takes as much as before, so checkpoints are chosen for the donating step."""
+        saved_bytes = {"net+donate": 100, "net+donate+chunked-loss": 100, "net+donate+fused-attention": 50}
+        compiler = _Compiler([_layers()], saved_bytes=saved_bytes)
+        asked = (Allowed.DONATE, Allowed.CHUNKED_LOSS, Allowed.FUSED_ATTENTION)
+        plan = compiler.plan(monkeypatch, 1415, allowed=asked)
+        assert [each.rule for each in plan.changes] == ["donate_state"]
+        assert self.asked == [
+            ("donate", "net", 2000),
+            ("chunked-loss", "net+donate", 1900),
+            ("fused-attention", "net+donate", 1900),
+        ]
+        assert compiler.traced[-1] == "net+donate"
+        assert [(row[0], row[1]) for row in _rows(plan)] == [
+            ("as it is", 2000),
+            ("donate_state", 1900),
+            ("chunked_loss", 1900),
+            ("flash_attention", 1950),
+            ("nothing kept", 900),
+            ("chosen", 1400),  # up and norm, 500: 15 are left
+        ]
+        assert plan.best is plan.points[-1]
+
+    def test_a_change_that_the_step_does_not_have_is_not_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.missing = {Allowed.DONATE}
+        compiler = _Compiler([_layers()], saved_bytes={"net+chunked-loss": 1000})
+        plan = compiler.plan(monkeypatch, 1500, allowed=(Allowed.DONATE, Allowed.CHUNKED_LOSS))
+        assert [row[0] for row in _rows(plan)] == ["as it is", "chunked_loss"]
+        assert [each.rule for each in plan.changes] == ["chunked_loss"]
 
 
 def test_of_points_within_the_budget_the_least_work_wins() -> None:

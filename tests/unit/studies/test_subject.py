@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.processes.task import CountingTask, Task, decoded_task, encoded_task
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.xla.portable_program import CompileSettings
-from memprof.studies.subject import Subject, find_subject, run_command
+from memprof.studies.subject import Subject, advise_command, find_subject, run_command
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.train_config import inference_fields
@@ -100,6 +101,30 @@ def test_the_command_has_all_choices() -> None:
     assert run_command(subject, resolve("l4"), "bf16") == (
         "memprof run package.train:step --target l4 -t bf16 --set 'a=b c' --role x=params -- -v"
     )
+
+
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [
+        (Topology(), ""),
+        (Topology(num_devices=8, axes={"fsdp": 4, "tp": 2}), " --mesh fsdp=4,tp=2"),
+        (Topology(num_devices=8, num_hosts=2, axes={"fsdp": 8}), " --mesh fsdp=8 --hosts 2"),
+        (Topology(num_devices=8, num_slices=2, axes={"fsdp": 8}), " --mesh fsdp=8 --slices 2"),
+        # The chips of a slice imply its hosts.
+        (
+            Topology(num_devices=16, num_hosts=4, axes={"fsdp": 16}, chips=(4, 4)),
+            " --mesh fsdp=16 --topology 4x4",
+        ),
+    ],
+)
+def test_both_commands_have_the_mesh_its_hosts_and_its_slices(topology: Topology, options: str) -> None:
+    subject, target = find_subject("mlp", preset="tiny"), replace(resolve("l4"), topology=topology)
+    for command, verb in ((run_command, "run"), (advise_command, "advise")):
+        said = command(subject, target, "bf16")
+        assert said == f"memprof {verb} mlp --preset tiny --target l4{options} -t bf16"
+        assert command(subject, None, "") == f"memprof {verb} mlp --preset tiny"
+    engine = run_command(subject, target, "", engine="tensorrt", framework="torch")
+    assert engine == f"memprof run mlp --framework torch --preset tiny --engine tensorrt --target l4{options}"
 
 
 def test_rows_of_techniques_are_refused_for_a_step_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,357 @@
+"""Checkpoints around the layers of a step: the code for them, and the step traced with that code. None is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from report_builder import H100
+
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.sources.jax.tracing.rebinding import Bound
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.recomputation import _FORMS, _forms_of, recomputations
+from memprof.workloads.intents import Aim
+
+_ARGUMENTS = """
+S = jax.ShapeDtypeStruct
+args = ([{"up": S((4, 16), jnp.float32), "down": S((16, 4), jnp.float32)}] * 3, S((8, 4), jnp.float32))
+"""
+_LAYERS = f"""
+import jax, jax.numpy as jnp
+
+def block(w, x):
+    return x + jnp.sin(x @ w["up"]) @ w["down"]
+
+def loss(params, x):
+    for w in params:
+        x = block(w, x)
+    return jnp.mean(x ** 2)
+
+def step(params, x):
+    return jax.grad(loss)(params, x)
+{_ARGUMENTS}"""
+_STATIC = (
+    _LAYERS.replace("def block(w, x)", "def block(w, x, *, name)")
+    .replace("block(w, x)\n", 'block(w, x, name="layer")\n')
+    .replace('@ w["down"]', '@ w["down"] if name == "layer" else x')
+)
+_WITHIN_THE_STEP = f"""
+import jax, jax.numpy as jnp
+
+def step(params, x):
+    def block(w, x):
+        return x + jnp.sin(x @ w["up"]) @ w["down"]
+    def loss(params):
+        y = x
+        for w in params:
+            y = block(w, y)
+        return jnp.mean(y ** 2)
+    return jax.grad(loss)(params)
+{_ARGUMENTS}"""
+_ONE_FOR_ALL = f"""
+import jax, jax.numpy as jnp
+
+def net(params, x):
+    for w in params:
+        x = x + jnp.sin(x @ w["up"]) @ w["down"]
+    return x
+
+def step(params, x):
+    return jax.grad(lambda params: jnp.mean(net(params, x) ** 2))(params)
+{_ARGUMENTS}"""
+_ONE_FOR_ALL_WITHIN = f"""
+import jax, jax.numpy as jnp
+
+def step(params, x):
+    def net(params, x):
+        for w in params:
+            x = x + jnp.sin(x @ w["up"]) @ w["down"]
+        return x
+    return jax.grad(lambda params: jnp.mean(net(params, x) ** 2))(params)
+{_ARGUMENTS}"""
+# With three checkpoints of small pieces in the same loss.
+_WITH_OTHERS = _ONE_FOR_ALL.replace(
+    "jnp.mean(net(params, x) ** 2)", "sum(map(jax.checkpoint(jnp.sin), net(params, x)[0, :3]))"
+)
+_SCAN = """
+import jax, jax.numpy as jnp
+
+def step(weights, x):
+    def loss(weights):
+        def body(x, w):
+            return x + jnp.sin(x @ w["up"]) @ w["down"], None
+        return jnp.sum(jax.lax.scan(body, x, weights)[0] ** 2)
+    return jax.grad(loss)(weights)
+
+S = jax.ShapeDtypeStruct
+args = ({"up": S((8, 4, 16), jnp.float32), "down": S((8, 16, 4), jnp.float32)}, S((8, 4), jnp.float32))
+"""
+_NO_LAYERS = """
+import jax, jax.numpy as jnp
+
+def step(w, x):
+    return jax.grad(lambda w: jnp.sum(jnp.sin(x @ w)))(w)
+
+args = (jax.ShapeDtypeStruct((4, 16), jnp.float32), jax.ShapeDtypeStruct((8, 4), jnp.float32))
+"""
+# Two functions with layers, and one without.
+_SEVERAL = """
+import jax, jax.numpy as jnp
+
+def first(w, x):
+    return x + jnp.sin(x @ w)
+
+def second(w, x):
+    return x + jnp.cos(x @ w)
+
+def loss(layer, params, x):
+    for w in params:
+        x = layer(w, x)
+    return jnp.mean(x ** 2)
+
+def step(params, x):
+    one = jax.grad(lambda x: loss(lambda *args: first(*args), params, x))(x)
+    two = jax.grad(lambda x: loss(lambda *args: second(*args), params, x))(x)
+    return one, two, jax.grad(lambda x: jnp.sum(jnp.sin(x)))(x)
+
+args = ([jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 3, jax.ShapeDtypeStruct((8, 4), jnp.float32))
+"""
+_NNX = """
+import jax, jax.numpy as jnp
+from flax import nnx
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.up = nnx.Linear(4, 16, rngs=rngs)
+        self.down = nnx.Linear(16, 4, rngs=rngs)
+    def __call__(self, x):
+        return x + self.down(nnx.gelu(self.up(x)))
+
+@nnx.jit
+def step(blocks, x):
+    def loss(blocks):
+        y = x
+        for block in blocks:
+            y = block(y)
+        return jnp.mean(y ** 2)
+    return nnx.grad(loss)(blocks)
+
+blocks = nnx.eval_shape(lambda: nnx.List([Block(nnx.Rngs(0)) for _ in range(3)]))
+args = (blocks, jax.ShapeDtypeStruct((8, 4), jnp.float32))
+"""
+_EQUINOX = """
+import equinox as eqx, jax, jax.numpy as jnp
+
+class Block(eqx.Module):
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+    def __init__(self, key):
+        self.up, self.down = eqx.nn.Linear(4, 16, key=key), eqx.nn.Linear(16, 4, key=key)
+    def __call__(self, x):
+        return x + jax.vmap(self.down)(jnp.sin(jax.vmap(self.up)(x)))
+
+def step(blocks, x):
+    def loss(blocks):
+        y = x
+        for block in blocks:
+            y = block(y)
+        return jnp.mean(y ** 2)
+    return eqx.filter_grad(loss)(blocks)
+
+blocks = eqx.filter_eval_shape(lambda: [Block(jax.random.key(0)) for _ in range(3)])
+args = (blocks, jax.ShapeDtypeStruct((8, 4), jnp.float32))
+"""
+_LINEN = """
+import jax, jax.numpy as jnp
+from flax import linen as nn
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        hidden = nn.Dense(16)(x)
+        return x + nn.Dense(4)(nn.gelu(hidden) if train else hidden)
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(3):
+            x = Block()(x, True)
+        return x
+
+def step(params, x):
+    return jax.grad(lambda params: jnp.mean(Net().apply(params, x) ** 2))(params)
+
+x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+args = (jax.eval_shape(Net().init, jax.random.key(0), x), x)
+"""
+
+
+class Program:
+    """A program that is a file, as JAX's source lines need it."""
+
+    def __init__(self, source: str, folder: Path) -> None:
+        path = folder / "train.py"
+        path.write_text(source)
+        self.names: dict[str, Any] = {"__name__": "train"}
+        exec(compile(source, str(path), "exec"), self.names)
+
+    def step(self, **fields: Any) -> Step:
+        spec = StepSpec(self.names["step"], self.names["args"])
+        unread: Any = SimpleNamespace()
+        return Step(**{"spec": spec, "target": H100, "report": unread, "advice": (), **fields})
+
+    def changes(self) -> dict[str, Change]:
+        return {change.rule: change for change in recomputations(self.step())}
+
+
+def _num_checkpoints(change: Change) -> int:
+    """How many checkpoints the traced step has: those in its functions and their derivatives."""
+    with change.around():
+        return str(traced_jaxpr(change.spec, H100)).count("prevent_cse=")
+
+
+_RULES = ["recompute_dots", "recompute_dots_with_no_batch_dims", "recompute_nothing"]
+
+
+def test_each_policy_is_a_change_of_the_layers(tmp_path: Path) -> None:
+    changes = Program(_LAYERS, tmp_path).changes()
+    assert [*changes] == _RULES
+    dots, without_batch, nothing = changes.values()
+    for each in changes.values():
+        assert each.intent.aim is Aim.RECOMPUTE_MODULES
+        assert each.evidence == "the backward pass goes through 3 layers; block (train.py:5)"
+        assert each.keeps_numbers
+        assert _num_checkpoints(each) == 3
+    head = "import jax\n\n# in train.py, after the definition of block\n"
+    assert dots.code == f"{head}block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)\n"
+    assert nothing.code == f"{head}block = jax.checkpoint(block)\n"
+    assert "policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)" in without_batch.code
+    assert dots.what == "Checkpoint the layers, and keep the results of matrix products"
+    assert nothing.what == "Checkpoint the layers, and keep their inputs alone"
+
+
+def test_arguments_that_are_no_arrays_stay_as_they_are(tmp_path: Path) -> None:
+    nothing = Program(_STATIC, tmp_path).changes()["recompute_nothing"]
+    assert nothing.code.startswith("import jax\n\n\ndef checkpointed(function, **options):\n")
+    assert nothing.code.endswith("\n# in train.py, after the definition of block\nblock = checkpointed(block)\n")
+    assert _num_checkpoints(nothing) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (_NNX, "Block.__call__ = nnx.remat(Block.__call__)"),
+        (_EQUINOX, "Block.__call__ = eqx.filter_checkpoint(Block.__call__)"),
+        (_LINEN.replace("x, train)", "x)").replace("x, True)", "x)").replace(" if train else hidden", ""),
+         "Block.__call__ = nn.remat(Block.__call__)"),
+        (_LINEN, "Block.__call__ = checkpointed(Block.__call__)"),
+    ],
+)  # fmt: skip
+def test_a_method_of_a_framework_has_the_checkpoint_of_its_framework(tmp_path: Path, source: str, line: str) -> None:
+    change = Program(source, tmp_path).changes()["recompute_nothing"]
+    assert change.code.endswith(f"\n# in train.py, after the definition of Block\n{line}\n")
+    assert _num_checkpoints(change) == 3
+
+
+def test_the_form_is_that_of_the_framework_whose_module_a_class_is() -> None:
+    def cls(module: str, name: str) -> Bound:
+        base = type(name, (), {"__module__": module})
+        return Bound(name="Block", value=type("Block", (base,), {}), method="__call__")
+
+    plain = _forms_of(Bound(name="block", value=len))
+    assert [form.call for form in plain] == ["jax.checkpoint", "checkpointed"]
+    assert _forms_of(cls("haiku._src.module", "Module")) == _FORMS["haiku"]
+    assert _forms_of(cls("equinox._module", "Module")) == _FORMS["equinox"]
+    assert _forms_of(cls("mine.net", "Module")) == plain
+    assert _forms_of(cls("haiku._src.module", "Helper")) == plain
+    (form,) = _FORMS["haiku"]
+    assert "hk.remat(run" in form.head
+    assert "jax.checkpoint(" not in form.head
+
+
+def test_the_body_of_a_scan_within_the_step_is_named_with_its_line(tmp_path: Path) -> None:
+    changes = Program(_SCAN, tmp_path).changes()
+    assert [*changes] == _RULES
+    dots, _, nothing = changes.values()
+    assert nothing.intent.aim is Aim.RECOMPUTE_SCAN
+    assert nothing.what == "Checkpoint the body of each scan, and keep their inputs alone"
+    where = "step.<locals>.loss.<locals>.body (train.py:7)"
+    assert nothing.evidence == f"the backward pass goes through 8 layers; {where}"
+    head = "# at the top of train.py\nimport jax\n\n# in train.py, after the definition of body (line 7)\n"
+    assert nothing.code == f"{head}body = jax.checkpoint(body, prevent_cse=False)\n"
+    policy = "policy=jax.checkpoint_policies.dots_saveable"
+    assert dots.code == f"{head}body = jax.checkpoint(body, {policy}, prevent_cse=False)\n"
+    assert _num_checkpoints(nothing) == 1
+
+
+def test_a_layer_within_the_step_that_is_called_for_each_block_is_named_too(tmp_path: Path) -> None:
+    change = Program(_WITHIN_THE_STEP, tmp_path).changes()["recompute_nothing"]
+    assert change.code.startswith("# at the top of train.py\nimport jax\n\n\ndef checkpointed(function, **options):\n")
+    line = "# in train.py, after the definition of block (line 6)\nblock = checkpointed(block)\n"
+    assert change.code.endswith(f"\n{line}")
+    assert _num_checkpoints(change) == 3
+
+
+@pytest.mark.parametrize("source", [_ONE_FOR_ALL, _ONE_FOR_ALL_WITHIN, _WITH_OTHERS])
+def test_a_function_that_makes_all_blocks_in_one_call_gets_no_checkpoint_of_its_own(
+    tmp_path: Path, source: str
+) -> None:
+    """One checkpoint around them all would keep nothing within them: memprof puts it around each."""
+    change = Program(source, tmp_path).changes()["recompute_nothing"]
+    assert change.code == (
+        "import jax\nimport memprof\n\n# no line of yours alone puts it around what repeats\n"
+        "step = memprof.apply(jax.checkpoint_policies.nothing_saveable)(step)\n"
+    )
+    assert change.evidence.startswith("the backward pass goes through 3 layers; ")
+    assert _num_checkpoints(change) == 3
+
+
+def test_code_that_the_program_does_not_bear_is_not_advised(tmp_path: Path) -> None:
+    """The layer looks at its own code, so both forms fail while they are traced."""
+    proud = "    assert block.__code__.co_name == 'block'\n    return x + jnp"
+    source = _LAYERS.replace("    return x + jnp", proud)
+    change = Program(source, tmp_path).changes()["recompute_nothing"]
+    assert "step = memprof.apply(" in change.code
+
+
+def test_the_loss_itself_is_checkpointed_if_it_has_no_layers(tmp_path: Path) -> None:
+    change = Program(_NO_LAYERS, tmp_path).changes()["recompute_dots"]
+    assert change.what == "Checkpoint the loss, and keep the results of matrix products"
+    assert change.evidence == "the backward pass goes through 1 function"
+    assert change.intent.aim is Aim.RECOMPUTE_MODULES
+    assert "step = memprof.apply(jax.checkpoint_policies.dots_saveable)(step)\n" in change.code
+    assert _num_checkpoints(change) == 1
+
+
+def test_layers_of_several_functions_are_assigned_together(tmp_path: Path) -> None:
+    """3 layers each of two functions; the third function has no layers, and stays as it is."""
+    change = Program(_SEVERAL, tmp_path).changes()["recompute_nothing"]
+    assert change.evidence == "the backward pass goes through 6 layers; first (train.py:5), second (train.py:8)"
+    assert change.code == (
+        "import jax\n\n# in train.py, after the definition of first\nfirst = jax.checkpoint(first)\n"
+        "# in train.py, after the definition of second\nsecond = jax.checkpoint(second)\n"
+    )
+    assert _num_checkpoints(change) == 6
+
+
+def test_steps_that_no_code_can_change_have_no_changes(tmp_path: Path) -> None:
+    program = Program(_LAYERS, tmp_path)
+    assert not list(recomputations(program.step(is_built_in=True)))
+    forward = StepSpec(lambda x: jnp.sin(x) @ x, (jax.ShapeDtypeStruct((4, 4), jnp.float32),))
+    assert not list(recomputations(program.step(spec=forward)))
+    # A framework's jit with shardings would have to be written again.
+    source = _NO_LAYERS.replace("def step", "from flax import nnx\n@nnx.jit(in_shardings=sharding)\ndef step")
+    sharding = NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec())
+    path = tmp_path / "sharded.py"
+    names: dict[str, Any] = {"__name__": "sharded", "sharding": sharding}
+    exec(compile(source, str(path), "exec"), names)
+    sharded = replace(program.step(), spec=StepSpec(names["step"], names["args"]))
+    assert not list(recomputations(sharded))
