@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,13 +91,13 @@ NAMES = (
 
 def main() -> int:
     sys.path.insert(0, str(_TESTS))
-    from integration.test_engines import MODELS, models
+    tests: Any = import_module("integration.test_engines")
 
     print("| model | weights by hand | TensorRT | XLA | live by hand | TensorRT | exported by memprof | XLA's temps |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     with TemporaryDirectory() as folder:
-        for name, (title, hand) in zip(NAMES, MODELS.items(), strict=True):
-            write = models.mlp if isinstance(hand.parts[0], tuple) else models.transformer
+        for name, (title, hand) in zip(NAMES, tests.MODELS.items(), strict=True):
+            write = tests.models.mlp if isinstance(hand.parts[0], tuple) else tests.models.transformer
             by_hand = _report(str(write(Path(folder) / f"{name}.onnx", *hand.parts)), "--engine", "tensorrt")
             exported = _report(f"{__file__}:{name}", "--engine", "tensorrt")
             program = _report(f"{__file__}:{name}")
