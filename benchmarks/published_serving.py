@@ -1,13 +1,16 @@
-"""Memory that engines of others log before they serve, and a paper's table of it, beside decode steps of those sizes.
+"""Memory that engines of others log before they serve, and published tables of it, beside decode steps of those sizes.
 
     python -m benchmarks.published_serving engines
     python -m benchmarks.published_serving paged-attention
+    python -m benchmarks.published_serving llama-3.1
 
 Compiles a decode step with the published model, devices and pages of cache, and prints a markdown table.
 docs/published-tables.md explains the differences. Sources: "Fix auto KV-cache num-blocks calculation when tp>1" and
 "VMEM OOM on v7x running Qwen3-VL-8B" (vllm-project/tpu-inference, issues 145 and 2803); "[core] overhaul memory
-profiling" and "What's the relationship between KV cache and MAX_SEQUENCE_LENGTH" (vllm-project/vllm, issues 10511 and
-10517); Kwon et al. 2023 (arXiv:2309.06180), table 1. Needs the `deviceless` and `tpu` extras.
+profiling", "What's the relationship between KV cache and MAX_SEQUENCE_LENGTH", a question about tokens in the cache and
+"Add max request concurrency log to V1" (vllm-project/vllm, issues 10511, 10517, 12330 and 12569); a log of llama.cpp
+(Jeffser/Alpaca, issue 572); Kwon et al. 2023 (arXiv:2309.06180), table 1; "How much memory does Llama 3.1 need?"
+(huggingface/blog, llama31.md). Needs the `deviceless` and `tpu` extras.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class Published:
         fields: of the workload `decoder`, as `--set` takes them.
         weights: of one device, as the source writes them.
         cache: of one device, likewise.
-        num_pages, page_size: of the cache, over all devices.
+        num_pages, page_size: of the cache, over all devices; without `paged-kv` pages are tokens of one sequence.
+        technique: of the step.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Published:
     preset: str = "llama-8b"
     fields: Mapping[str, object] = field(default_factory=dict)
     num_devices: int = 1
+    technique: str = "bf16-params+kv-list+paged-kv"
 
     @property
     def num_tokens(self) -> int:
@@ -55,11 +60,13 @@ class Published:
 
     def compiled(self) -> Report:
         """The decode step of the model with that cache."""
-        fields = {**_BATCH, **self.fields, "num_pages": self.num_pages, "page_size": self.page_size}
+        pages = {"num_pages": self.num_pages, "page_size": self.page_size}
+        is_paged = "paged-kv" in self.technique
+        fields = {**(_BATCH | pages if is_paged else {"batch_size": 1, "context_len": self.num_pages}), **self.fields}
         overrides = ("phase=decode", *(f"{name}={value}" for name, value in fields.items()))
         mesh = "+tp" if self.num_devices > 1 else ""
         task = find_subject("decoder", preset=self.preset, overrides=overrides).task(
-            f"bf16-params+kv-list+paged-kv{mesh}",
+            f"{self.technique}{mesh}",
             target=resolve(self.target, topology_of({"tp": self.num_devices}, 1)) if mesh else resolve(self.target),
             label=self.name,
         )
@@ -93,7 +100,32 @@ def _opt(
     )
 
 
+def _llama(name: str, preset: str, weights: str, caches: tuple[str, str, str], **fields: object) -> list[Published]:
+    """The rows of a model of Llama 3.1. Args: weights: in three formats. caches: for three lengths."""
+
+    def row(kind: str, published: tuple[str, str], num_tokens: int, technique: str) -> Published:
+        return Published(
+            name=f"{name}, {kind}",
+            target="h100-80gb",
+            weights=published[0],
+            cache=published[1],
+            num_pages=num_tokens,
+            page_size=1,
+            preset=preset,
+            fields=fields,
+            technique=technique,
+        )
+
+    half, fp8, int4 = weights.split()
+    lengths = zip((1024, 16_000, 128_000), caches, strict=True)
+    rows = [row(f"FP16, {length:,} tokens", (half, cache), length, "bf16-params") for length, cache in lengths]
+    rows += [row("FP8", (fp8, ""), 1024, "bf16-params+fp8-weights")]
+    return [*rows, row("INT4", (int4, ""), 1024, "bf16-params+int4-weights")]
+
+
 _QWEN3_8B = {"vocab_size": 151936, "num_layers": 36, "mlp_size": 12288}
+_QWEN2_14B = {"vocab_size": 152064, "num_layers": 48, "num_heads": 40, "hidden_size": 5120, "mlp_size": 13824}
+_LLAMA_405B = {"num_layers": 126, "num_heads": 128, "hidden_size": 16384, "mlp_size": 53248}
 TABLES = {
     "engines": (
         Published(
@@ -130,11 +162,44 @@ TABLES = {
             num_pages=1952,
             page_size=16,
         ),
+        Published(
+            name="Llama 3 8B, vllm 12330",
+            target="a100-40gb",
+            weights="14.9595",
+            cache="11.12",
+            num_pages=5691,
+            page_size=16,
+        ),
+        Published(
+            name="Llama 3.1 70B in 8 bits, vllm 12569",
+            target="h100-80gb",
+            weights="67.7229",
+            cache="",
+            num_pages=1381,
+            page_size=16,
+            preset="llama-70b",
+            technique="bf16-params+int8-weights+paged-kv",
+        ),
+        Published(
+            name="Qwen 14B, llama.cpp, Alpaca 572",
+            target="cpu",
+            weights="",
+            cache="1.50",
+            num_pages=8192,
+            page_size=1,
+            fields=_QWEN2_14B,
+            technique="bf16-params",
+        ),
     ),
     "paged-attention": (
         _opt("OPT-13B", "a100-40gb", 1, (40, 40, 5120), ("26 GB", "12 GB", 15_700)),
         _opt("OPT-66B", "a100-40gb", 4, (64, 72, 9216), ("132 GB", "21 GB", 9_700)),
         _opt("OPT-175B", "a100-80gb", 8, (96, 96, 12288), ("346 GB", "264 GB", 60_100)),
+    ),
+    "llama-3.1": (
+        *_llama("8B", "llama-8b", "16 8 4", ("0.125", "1.95", "15.62")),
+        *_llama("70B", "llama-70b", "140 70 35", ("0.313", "4.88", "39.06")),
+        *_llama("405B", "llama-70b", "810 405 203", ("0.984", "15.38", "123.05"), **_LLAMA_405B),
     ),
 }
 
@@ -154,8 +219,8 @@ def main() -> int:
 
 def _line(row: Published, report: Report, num_devices: int) -> str:
     params, cache = report.categories[Category.PARAMS], report.categories[Category.KV_CACHE]
-    assert report.verdict.pool_bytes is not None
-    free = report.verdict.pool_bytes - (report.footprint_bytes - cache)
+    pool = report.verdict.pool_bytes
+    free = None if pool is None else max(0, pool - (report.footprint_bytes - cache))
     cells = (
         row.name,
         row.weights,
@@ -164,7 +229,7 @@ def _line(row: Published, report: Report, num_devices: int) -> str:
         row.cache,
         f"{cache * num_devices / _GIB:.4f}",
         f"{cache * row.num_devices // row.num_tokens:,}",
-        f"{free * row.num_tokens // cache:,}",
+        "" if free is None else f"{free * row.num_tokens // cache:,}",
     )
     return f"| {' | '.join(cells)} |"
 

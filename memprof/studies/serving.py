@@ -19,8 +19,8 @@ from memprof.analysis.records.capture import ArgumentLeaf, Target
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
-from memprof.studies.advice.inference import kind_of
-from memprof.studies.advice.passes import MADE_IN_PASSES
+from memprof.studies.advice.caches import kind_of
+from memprof.studies.advice.step_kind import MADE_IN_PASSES
 
 _SHARED = (Role.KV_CACHE, Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
 _SHORTEST_CONTEXT = 1024

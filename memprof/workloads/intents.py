@@ -100,6 +100,7 @@ class Intent:
         dtype: dtype of the arrays, as XLA writes it.
         drops: whether some of the values are dropped at random.
         num_parts: number of parts to compute them in.
+        trains: whether the step has a backward pass.
     """
 
     aim: Aim
@@ -110,6 +111,7 @@ class Intent:
     dtype: str = ""
     drops: bool = False
     num_parts: int = 1
+    trains: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

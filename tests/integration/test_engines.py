@@ -156,7 +156,7 @@ def test_a_dimension_that_varies_counts_at_its_maximum(tmp_path: Path) -> None:
     assert report["categories"]["forward_temps"] == 2 * 256 * 1024 * 4
     ended = _command("run", str(path), "--engine", "tensorrt")
     assert (ended.exit_code, type(ended.exception).__name__) != (0, "NoneType")
-    assert "the dimensions batch of model vary: give the maximum of each" in str(ended.exception)
+    assert "the dimensions batch of model are variable: give the maximum of each" in str(ended.exception)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,15 @@ from enum import IntEnum
 from functools import reduce
 from itertools import takewhile
 
-from memprof.analysis.attribution.aliases import AliasSets, called_computations
+from memprof.analysis.attribution.aliases import AliasSets
 from memprof.analysis.attribution.dataflow import Dataflow, Origin, Use
 from memprof.analysis.attribution.module_paths import Keys, ModulePaths, ScopeMatch
+from memprof.analysis.attribution.nesting import made_by_branches, written_and_read
 from memprof.analysis.attribution.op_names import Named, plain_scopes
 from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.attribution.owners import Owners
 from memprof.analysis.attribution.source_modules import SourceModules, instance
-from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Phase, Role
 
@@ -68,7 +69,7 @@ class ModuleFlow:
         self._module = [""] * groups.count
         self._known: list[int] = [_NOT] * groups.count
         self._fitted: dict[int, str] = {}  # by position: the module that the data flow selects among those that fit
-        self._shared = _made_by_branches(program, groups, flow)
+        self._shared = made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
             module = self._owners.module_of_argument[number]
             if module or arguments[number].role is Role.PARAMS:  # the root owns parameters without a module
@@ -91,6 +92,7 @@ class ModuleFlow:
         self._by_users: dict[int, Keys] = {}  # the code that makes a group, if its users identify the instance
         self._last_read = [-1] * groups.count  # the last operation on the way to a group that reads parameters
         self._sources = None if self._names_tell else SourceModules(program, self._reads_of_parameters())
+        self._caches = written_and_read(program, groups, flow) if self._sources else frozenset()
         flow.repeat(self._pass_down)
         flow.repeat(self._pass_up)
         if not self._names_tell:
@@ -271,6 +273,11 @@ class ModuleFlow:
             # XLA concatenates the weights of layers that read the same input.
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
             return reduce(_common, parts) if parts else "", _BY_OWNER
+        if self._sources and any(group in self._caches for group in operation.outputs):
+            # Whatever layer makes the keys and values, the code that stores them has the cache.
+            return self._made_between(
+                self._sources, instruction, [group for _, group in operation.inputs], operation.outputs
+            )
         if operation.moved is not None and self._known[operation.moved] >= _BY_MAKER:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)
@@ -339,8 +346,8 @@ class ModuleFlow:
         users: tuple[dict[int, str], dict[int, str]] = {}, {}  # in the pass that makes the value; in another
         for operation in reversed(self._flow.operations):
             output = next((group for group in operation.outputs if known[group] > _BY_SCOPE), None)
-            if output is None:
-                continue
+            if output is None or (output in self._caches and operation.moved in self._caches - {output}):
+                continue  # XLA copies the zeros of one cache to the next
             pattern = self._by_users.get(output) if known[output] == _BY_MAKER else None
             used_in = users[0].get(output)
             if pattern and used_in is not None:  # the start of a block: its input comes from another module
@@ -424,31 +431,6 @@ class ModuleFlow:
         if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
             return True
         return not origin & (Origin.BATCH | Origin.OTHER_STATE | Origin.KV_CACHE)
-
-
-def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> frozenset[int]:
-    """Return the groups that several branches of one `cond` or `switch` make; only one branch runs."""
-    branches: dict[int, tuple[int, int]] = {}  # by instruction: the conditional and the number of the branch
-    for index in groups.order:  # inner conditionals come first
-        instruction = program.instructions[index]
-        if instruction.opcode != "conditional":
-            continue
-        for number, computation in enumerate(instruction.called):
-            for inner in _instructions_in(program, program.computations[computation]):
-                branches.setdefault(inner, (index, number))
-    shared = set()
-    for group, definers in enumerate(flow.definers) if branches else ():
-        found = {branches[definer] for definer in definers if definer in branches}
-        if len(found) > len({conditional for conditional, _ in found}):
-            shared.add(group)
-    return frozenset(shared)
-
-
-def _instructions_in(program: Program, computation: Computation) -> Iterator[int]:
-    for index in computation.instructions:
-        yield index
-        for called in called_computations(program, program.instructions[index]):
-            yield from _instructions_in(program, called)
 
 
 def _common(left: str, right: str) -> str:

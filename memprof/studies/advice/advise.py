@@ -3,8 +3,8 @@
 A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
 holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
-about what the devices of a mesh have alike, `order` about when operations run, `inference` about steps that train
-nothing, `layout` about how arrays are stored.
+about what the devices of a mesh have alike, `order` about when operations run, `layout` about how arrays are stored,
+`logits` about the widest arrays of a language model, `weights` and `caches` about steps that train nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Advice, Proposal, ranked
-from memprof.studies.advice.inference import (
+from memprof.studies.advice.caches import (
     copied_cache,
-    copied_weights,
-    dequantised_weights,
     growing_cache,
     long_cache,
     relaid_cache,
     repeated_heads,
-    whole_prompt_logits,
     wide_cache,
-    wide_weights,
 )
 from memprof.studies.advice.layout import padded_axes
+from memprof.studies.advice.logits import chunked_loss, whole_prompt_logits
 from memprof.studies.advice.meshes import (
     gather_in_chunks,
     gathered_batch,
@@ -35,7 +32,6 @@ from memprof.studies.advice.meshes import (
 )
 from memprof.studies.advice.order import other_order
 from memprof.studies.advice.passes import (
-    chunked_loss,
     flash_attention,
     fragmentation,
     half_precision,
@@ -51,6 +47,7 @@ from memprof.studies.advice.state import (
     param_copies,
     update_peak,
 )
+from memprof.studies.advice.weights import copied_weights, dequantised_weights, wide_weights
 from memprof.studies.advice.what_if import footprint_without
 
 SMALLEST_SHARE = 0.02  # of the footprint: what saves less is not worth a change to the code

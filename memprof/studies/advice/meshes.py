@@ -13,25 +13,29 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
-from memprof.studies.advice.passes import MADE_IN_PASSES, is_logits, num_classes
+from memprof.studies.advice.logits import is_logits, num_classes
 from memprof.studies.advice.recomputation import repeated_modules
+from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
 _SENDING_ON = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
-_GATHERED_INSTEAD = "parameters are gathered in their place, as many at once as are kept (see jax.checkpoint)"
+_GATHERED_INSTEAD = "parameters are gathered in their place"
+_AS_MANY_AS_KEPT = ", as many at once as are kept (see jax.checkpoint)"
 _NO_COST = "none, unless examples are held against those of other devices"
 _COSTS = {
     Role.OPTIMIZER_STATE: "the new parameters are gathered after the update, or are divided as well",
     Role.PARAMS: "they are gathered in the forward pass and again in the backward pass",
 }
+_COSTS_OF_INFERENCE = {Role.PARAMS: "they are gathered at every call, unless each device computes with its own part"}
 
 
 def replicated_state(report: Report) -> Iterator[Proposal]:
     """Optimizer state, or parameters, of which all devices along an axis hold the same."""
+    costs = _COSTS_OF_INFERENCE if is_inference(report) else _COSTS
     for axis, size in _long_axes(report):
-        for role, cost in _COSTS.items():
+        for role, cost in costs.items():
             leaves = {leaf.path: leaf for leaf in _known(report, role) if axis not in (leaf.mesh_axes or ())}
             without = _divided(frozenset(leaves), size)
             alike = changed_at_peak(report, without)
@@ -59,7 +63,9 @@ def _divided(paths: frozenset[str], size: int) -> Without:
 
 
 def gather_in_chunks(report: Report) -> Iterator[Proposal]:
-    """Parameters of several layers that are gathered at once, or of all that a scan takes."""
+    """Parameters of several layers that are gathered at once, or of all that a scan takes, in a step that trains."""
+    if is_inference(report):
+        return
     lengths = {loop.trip_count for loop in report.program.loops}
     layers = sorted((path for paths in repeated_modules(report).values() for path in paths), key=len)
 
@@ -119,7 +125,7 @@ def undivided_batch(report: Report) -> Iterator[Proposal]:
             what=f"Divide the batch over {axis}={size}",
             evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of the batch and the passes at the peak:"
             f" all {size} devices along {axis} have the same {max(rows):,} examples",
-            cost="gradients are added up along it, or the batch is to grow",
+            cost=_NO_COST if is_inference(report) else "gradients are added up along it, or the batch is to grow",
             without=without,
         )
 
@@ -151,12 +157,13 @@ def gathered_batch(report: Report) -> Iterator[Proposal]:
     in_words = " and ".join(f"{axis}={size}" for axis, size in over.items())
     largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
     divides_params = any(over.keys() & {*(leaf.mesh_axes or ())} for leaf in _known(report, Role.PARAMS))
+    instead = _GATHERED_INSTEAD + ("" if is_inference(report) else _AS_MANY_AS_KEPT)
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(over)),
         what=f"Keep what is made of the batch divided over {in_words}",
         evidence=f"{amount(whole, 'arrays')} at the peak, have the examples of several devices, though the batch comes"
         f" in divided over {in_words} and is gathered in the step; the largest is made at {made_at(largest)}",
-        cost=_GATHERED_INSTEAD if divides_params else _NO_COST,
+        cost=instead if divides_params else _NO_COST,
         without=without,
     )
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.logits import is_logits, num_classes
 from memprof.studies.advice.recomputation import repeated_modules
+from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-# Made in the forward and backward passes, and no gradient of a parameter.
-MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
 _SHARE = 0.25  # of the largest array in float32: a smaller one in 16 bits says little
 # Primitives without a 16-bit form, as the names of operations end.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
 _LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
-_NUM_CHUNKS = 8  # of the loss
-_WIDER = 2  # logits than whatever else the model computes
 _HUGE = 0.2  # of the footprint
 _MOST_PIECES = 32  # of a huge array
 _OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 0.10.2 to 0.12)
@@ -104,70 +101,13 @@ def _without_probabilities(buffer: LiveBuffer) -> Instead | None:
     return Instead(size_bytes=0) if is_held else None
 
 
-def chunked_loss(report: Report) -> Iterator[Proposal]:
-    """Logits, and the gradient of the loss by them, that exist whole."""
-    classes = num_classes(report)
-    if classes is None:
-        return
-
-    def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=buffer.size_bytes // _NUM_CHUNKS) if is_logits(buffer, classes) else None
-
-    logits = changed_at_peak(report, without)
-    if not logits:
-        return
-    yield Proposal(
-        intent=Intent(aim=Aim.CHUNK_LOSS, num_parts=_NUM_CHUNKS),
-        what=f"Compute the logits and their loss in {_NUM_CHUNKS} chunks",
-        evidence=f"{amount(logits, 'arrays')} at the peak, have {classes:,} columns; the largest holds "
-        f"{logits[0].size_bytes:,} bytes and is made at {made_at(logits[0])}",
-        cost="the last matrix product of the forward pass again",
-        without=without,
-    )
-
-
-def num_classes(report: Report) -> int | None:
-    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
-
-    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
-    """
-    repeated = {path for paths in repeated_modules(report).values() for path in paths}
-    lengths = {loop.trip_count for loop in report.program.loops}
-    by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
-    for buffer in report.temp_buffers:
-        is_array = buffer.category in MADE_IN_PASSES and buffer.dtype in _FLOATS and len(buffer.shape) > 1
-        if is_array and not buffer.is_of_attention:
-            by_width[buffer.shape[-1]].append(buffer)
-    widths = sorted(by_width, reverse=True)
-    if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
-        return None
-    widest = by_width[widths[0]]
-    if not any(buffer.is_of_softmax for buffer in widest):
-        return None
-    if not {Phase.FORWARD, Phase.BACKWARD} <= {buffer.phase for buffer in widest} or any(
-        buffer.module in repeated or buffer.shape[0] in lengths or "/while/" in buffer.op for buffer in widest
-    ):
-        return None
-    enough = max(buffer.size_bytes for buffer in widest) / 10
-    others = [buffer for width in widths[1:] for buffer in by_width[width] if buffer.size_bytes > enough]
-    return widths[0] if _last_forward(widest) >= _last_forward(others) else None
-
-
-def _last_forward(buffers: Iterable[LiveBuffer]) -> int:
-    return max((buffer.start for buffer in buffers if buffer.phase is Phase.FORWARD), default=-1)
-
-
-def is_logits(buffer: LiveBuffer, classes: int) -> bool:
-    """Whether it is an array with a column for each class, made on the way from the parameters to their gradients."""
-    return buffer.category in MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
-
-
 def huge_buffer(report: Report) -> Iterator[Proposal]:
     """One array that makes the peak, with the line that makes it."""
     largest = _largest(report)
     if largest is None:
         return
     num_pieces = min(_MOST_PIECES, largest.shape[0])
+    trains = not is_inference(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
         """What is made of it element by element goes with it, and so do their cotangents, but nothing else."""
@@ -175,13 +115,13 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
         return Instead(size_bytes=buffer.size_bytes // num_pieces) if is_cut else None
 
     yield Proposal(
-        intent=Intent(aim=Aim.CHUNK_ARRAY, num_parts=num_pieces),
+        intent=Intent(aim=Aim.CHUNK_ARRAY, num_parts=num_pieces, trains=trains),
         what=f"Make {array_type(largest.dtype, largest.shape)} in pieces, or not at all",
         evidence=f"one array holds {largest.size_bytes:,} bytes, "
         f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
-        f"{made_at(largest)}; with what is made of it element by element, and their cotangents: "
+        f"{made_at(largest)}; with what is made of it element by element{', and their cotangents' if trains else ''}: "
         f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
-        cost="a loop instead of one operation, and its values again in the backward pass",
+        cost="a loop instead of one operation" + (", and its values again in the backward pass" if trains else ""),
         without=without,
     )
 
@@ -232,19 +172,21 @@ def workspace(report: Report) -> Iterator[Proposal]:
 
 
 def fragmentation(report: Report) -> Iterator[Proposal]:
-    """Bytes of the temp block that hold nothing at the peak."""
+    """Bytes of the temp block that hold nothing at the peak. A scan over layers with a cache would copy the cache."""
     size_bytes = report.categories[Category.FRAGMENTATION]
     layers = [
         family for family, paths in repeated_modules(report).items() if "/" not in family and _are_equal(report, paths)
     ]
-    if not (size_bytes and layers):
+    if not (size_bytes and layers) or report.categories[Category.KV_CACHE]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.SCAN_LAYERS),
         what="Scan over equal layers: fewer arrays, of equal sizes, pack better",
         evidence=f"{size_bytes:,} bytes of the temp block hold nothing at the peak, which is the most that packing"
         f" can save; {layers[0]} have equal parameters and are not scanned",
-        cost="stacked parameters; activations of all layers in one array each, which hold more where the compiler"
+        cost="stacked parameters"
+        if is_inference(report)
+        else "stacked parameters; activations of all layers in one array each, which hold more where the compiler"
         " fuses layers now",
         without=lambda buffer: None,
         is_packed=True,

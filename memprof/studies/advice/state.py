@@ -13,7 +13,7 @@ from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
-from memprof.studies.advice.inference import is_inference
+from memprof.studies.advice.step_kind import is_inference
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 

@@ -153,8 +153,8 @@ def in_pieces(intent: Intent) -> Means:
     """No technique: which array that is differs from model to model."""
     return Means(
         words=f"Compute it in {intent.num_parts} parts: use jax.lax.map over the rows of its inputs, with "
-        f"batch_size= a {intent.num_parts}th of them, and jax.checkpoint around the function that computes "
-        "and uses a row."
+        f"batch_size= their number divided by {intent.num_parts}"
+        + (", and jax.checkpoint around the function that computes and uses a row." if intent.trains else ".")
     )
 
 

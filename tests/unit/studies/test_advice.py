@@ -5,6 +5,7 @@ Attention, families of arrays and the end of the backward pass are known by data
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -16,9 +17,9 @@ from report_builder import CPU, H100, buffer, node, report
 from memprof.analysis.records.capture import ArgumentLeaf, Target, Topology
 from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
-from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule
+from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule, ScopedOperations
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
-from memprof.studies.advice.advise import RULES, advise
+from memprof.studies.advice.advise import RULES, advise, upper_bounds
 from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.studies.advice.state import _factored_bytes
@@ -672,6 +673,73 @@ def test_it_speaks_where_it_must(rule: str) -> None:
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, (_, silent) in CASES.items() for case in silent])
 def test_it_is_silent_where_a_program_only_looks_alike(rule: str, case: str) -> None:
     assert rule not in _rules(CASES[rule][1][case]())
+
+
+_OF_TRAINING = {
+    Category.ACTIVATIONS: Category.FORWARD_TEMPS,
+    Category.RECOMPUTED: Category.FORWARD_TEMPS,
+    Category.COTANGENTS: Category.FORWARD_TEMPS,
+    Category.GRADIENTS: Category.FORWARD_TEMPS,
+    Category.UPDATE_TEMPS: Category.FORWARD_TEMPS,
+    Category.OPTIMIZER_STATE: Category.OTHER_STATE,
+}
+
+
+def _untrained(made: Report) -> Report:
+    """The same memory in a step that trains nothing: what belongs to training has another category and phase."""
+
+    def forward(each: LiveBuffer) -> LiveBuffer:
+        phase = each.phase if each.phase is Phase.ARGUMENT else Phase.FORWARD
+        return replace(each, category=_OF_TRAINING.get(each.category, each.category), phase=phase)
+
+    categories = dict.fromkeys(Category, 0)
+    for category, size_bytes in made.categories.items():
+        categories[_OF_TRAINING.get(category, category)] += size_bytes
+    operations = (ScopedOperations(scope="step", phase=Phase.NONE, num_operations=1),)
+    timeline = made.timeline
+    return replace(
+        made,
+        buffers=tuple(map(forward, made.buffers)),
+        temp_buffers=tuple(map(forward, made.temp_buffers)),
+        categories=categories,
+        arguments=tuple(
+            replace(leaf, role=Role.OTHER_STATE) if leaf.role is Role.OPTIMIZER_STATE else leaf
+            for leaf in made.arguments
+        ),
+        program=replace(made.program, operations=operations, backward_end=-1),
+        timeline=replace(timeline, phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=timeline.num_positions - 1),)),
+    )
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_advice_for_a_step_that_trains_nothing_is_not_about_training(rule: str) -> None:
+    _assert_not_about_training(_untrained(CASES[rule][0]()))
+
+
+def test_replicated_parameters_of_a_step_that_trains_nothing_are_gathered_at_every_call() -> None:
+    made = _untrained(_on_mesh(_over(_W)))
+    assert "at every call" in _proposal(made, "replicated_state").proposal.cost
+    _assert_not_about_training(made)
+
+
+def _assert_not_about_training(made: Report) -> None:
+    words = re.compile("checkpoint|gradient|optimizer|backward|recompute|cotangent|activation|loss", re.IGNORECASE)
+    for each in upper_bounds(made):
+        proposal = each.proposal
+        for sentence in (proposal.what, proposal.evidence, proposal.cost, proposal.how_to):
+            assert not words.search(sentence), each.rule
+
+
+def test_layers_are_not_gathered_for_a_backward_pass_that_does_not_exist() -> None:
+    made = _gathered("layers_0", "layers_1")
+    assert list(gather_in_chunks(made))
+    assert not list(gather_in_chunks(_untrained(made)))
+
+
+def test_a_huge_array_of_a_step_that_trains_nothing_is_made_in_pieces() -> None:
+    proposal = _proposal(_untrained(_huge()), "huge_buffer").proposal
+    assert proposal.cost == "a loop instead of one operation"
+    assert proposal.how_to.endswith("with batch_size= their number divided by 32.")
 
 
 @pytest.mark.parametrize("rule", CASES)

@@ -11,7 +11,8 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Loop, Report
 from memprof.studies.advice.advise import predicted_saving
-from memprof.studies.advice.passes import chunked_loss, flash_attention, half_precision, huge_buffer, workspace
+from memprof.studies.advice.logits import chunked_loss
+from memprof.studies.advice.passes import flash_attention, half_precision, huge_buffer, workspace
 from memprof.workloads.intents import Aim
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from hlo import Step, program_of, values
-from hlo_nodes import Node, f32
+from hlo_nodes import Node, array, f32, tuple_of
 
 from memprof.analysis.attribution.module_paths import Keys
 from memprof.analysis.attribution.source_modules import SourceModules, instance
 from memprof.analysis.records.categories import Role
 
 V = f32(4)
+STACK = f32(8, 4)
 FORWARD = "jit(step)/jvp()/mul"
 
 
@@ -158,3 +159,61 @@ def test_state_belongs_to_the_module_that_its_path_spells(path: str, role: Role,
     step.op("y", "multiply", V, [new, down], FORWARD)
     step.result(new)
     assert values(step)[path].module == module
+
+
+class _Sampler(Step):
+    """Two blocks in a loop; each writes what its layer `qkv` makes into a cache of its own, and reads the cache."""
+
+    def __init__(self, *, reads: bool) -> None:
+        super().__init__()
+        x = self.argument("x", Role.BATCH, V)
+        weights = {
+            (block, layer): self.argument(f"m.blocks[{block}].{layer}.w", Role.PARAMS, V)
+            for block in "01"
+            for layer in ("qkv", "out")
+        }
+        head, place = self.argument("m.head.w", Role.PARAMS, V), self.argument("at", Role.OTHER_STATE, array("s32"))
+        in_step = self.frame("train.py", 1, function="sample")
+        in_block = self.frame("net.py", 2, function="Block", caller=in_step)
+        in_layer = self.frame("net.py", 3, function="Linear", caller=in_block)
+        zeros = self.op("zeros", "broadcast", STACK, [self.op("zero", "constant", f32())])
+        copied = self.op("copied", "copy", STACK, [zeros])  # by XLA, for the second cache
+        carried = [x, *(weights[key] for key in sorted(weights)), place, zeros, copied]
+        shape = tuple_of(*(each.shape for each in carried))
+        body, condition = self.computation("body"), self.computation("condition")
+        condition.parameter(shape)
+        condition.op("less", "constant", array("pred"))
+        given = body.parameter(shape)
+        inner = [body.element(given, number) for number in range(len(carried))]
+        h, ws, at, caches = inner[0], dict(zip(sorted(weights), inner[1:5], strict=True)), inner[5], inner[6:]
+        for number, block in enumerate("01"):
+            name = "jit(sample)/while/body/op"
+            made = body.op(f"made{block}", "multiply", V, [h, ws[block, "qkv"]], name, frame=in_layer)
+            row = body.op(f"row{block}", "bitcast", f32(1, 4), [made], name, frame=in_block)
+            caches[number] = body.op(
+                f"cache{block}",
+                "dynamic-update-slice",
+                STACK,
+                [caches[number], row, at],
+                name,
+                frame=in_block,
+                shares=(zeros, copied)[number],
+            )
+            read = [caches[number], caches[number]] if reads else [made, made]
+            mixed = body.op(f"mixed{block}", "dot", V, read, name, frame=in_block)
+            h = body.op(f"h{block}", "multiply", V, [mixed, ws[block, "out"]], name, frame=in_layer)
+        body.tuple(h, *inner[1:6], *caches)
+        loop = self.op("loop", "while", shape, [self.tuple(*carried)], called=[body, condition])
+        self.result(self.op("logits", "multiply", V, [self.element(loop, 0), head], "jit(sample)/op", frame=in_step))
+
+
+@pytest.mark.parametrize(
+    ("reads", "modules"),
+    [
+        (True, ["blocks/0", "blocks/1"]),
+        (False, ["blocks/0/qkv", "blocks/1/qkv"]),  # results of a layer, stacked up: the layer's
+    ],
+)
+def test_a_cache_belongs_to_the_code_that_writes_and_reads_it(reads: bool, modules: list[str]) -> None:
+    found = values(_Sampler(reads=reads))
+    assert [found[name].module for name in ("zeros", "copied")] == modules

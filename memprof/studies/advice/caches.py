@@ -1,38 +1,24 @@
-"""Rules on a step that trains nothing: its weights, its cache of keys and values, its logits."""
+"""Rules on a cache of keys and values: its copies, its type, its length and its heads."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from math import prod
 
-from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
-from memprof.studies.advice.passes import MADE_IN_PASSES
+from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
+from memprof.studies.advice.weights import is_weight, slices_of_stacks, without_leading_ones
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-_NARROW = re.compile(r"u?int[248]|float[468]_\w+")
-# How many quantised numbers an element of a wider type may hold.
-_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
 _FEWEST_AXES = 3  # of a cache: tokens, heads and their width
-_HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
-
-
-def is_inference(report: Report) -> bool:
-    """Whether nothing is trained: the step has a cache, or neither a backward pass nor what belongs to one."""
-    if report.categories[Category.KV_CACHE]:
-        return True
-    phases = {each.phase for each in report.program.operations}
-    is_forward_alone = bool(phases) and Phase.BACKWARD not in phases
-    return is_forward_alone and not any(report.categories[category] for category in _HELD_BY_STEPS)
 
 
 def copied_cache(report: Report) -> Iterator[Proposal]:
     """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
-    stacked, of_weights = _cache_kinds(report, looped=True), _slices_of_stacks(report)
+    stacked, of_weights = _cache_kinds(report, looped=True), slices_of_stacks(report)
     turns = {loop.trip_count for loop in report.program.loops}
     of_caches = {(dtype, _without_one(shape, each)) for dtype, shape in stacked for each in {*shape} if each in turns}
 
@@ -41,7 +27,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
         return Instead(size_bytes=0) if is_copy else None
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        shape = _without_leading_ones(buffer.shape)
+        shape = without_leading_ones(buffer.shape)
         is_of_cache = buffer.category in MADE_IN_PASSES and (buffer.dtype, tuple(sorted(shape))) in of_caches
         is_of_weights = buffer.category is Category.PARAM_COPIES and shape in of_weights
         return Instead(size_bytes=0) if is_of_cache or is_of_weights else without_copies(buffer)
@@ -105,7 +91,7 @@ def _without_one(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
 def wide_cache(report: Report) -> Iterator[Proposal]:
     """A cache in float32 of a step whose weights have 16 bits or fewer."""
     caches = {buffer.dtype for buffer in report.buffers if buffer.category is Category.KV_CACHE}
-    weights = {buffer.dtype for buffer in report.buffers if _is_weight(buffer)}
+    weights = {buffer.dtype for buffer in report.buffers if is_weight(buffer)}
     if not weights or "f32" in weights or caches != {"f32"}:  # with others, it may hold the scales of a quantised cache
         return
 
@@ -202,139 +188,5 @@ def long_cache(report: Report) -> Iterator[Proposal]:
         evidence=f"{amount(held, 'arrays')} at the peak, have room for {length:,} tokens, and a mask hides all except"
         f" the last {size:,}",
         cost="none, unless another program reads the older tokens",
-        without=without,
-    )
-
-
-def _is_weight(buffer: LiveBuffer) -> bool:
-    return buffer.category is Category.PARAMS and len(buffer.shape) > 1
-
-
-def wide_weights(report: Report) -> Iterator[Proposal]:
-    """Weights in float32 that no update needs."""
-    if not is_inference(report):
-        return
-
-    def without(buffer: LiveBuffer) -> Instead | None:
-        is_wide = _is_weight(buffer) and buffer.dtype == "f32"
-        return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
-
-    weights = changed_at_peak(report, without)
-    if not weights:
-        return
-    yield Proposal(
-        intent=Intent(aim=Aim.CAST_WEIGHTS),
-        what="Store the weights in bfloat16: the step trains nothing",
-        evidence=f"{amount(weights, 'arrays')}, are weights in float32",
-        cost="weights of 8 bits of precision, as most models are published",
-        without=without,
-    )
-
-
-def copied_weights(report: Report) -> Iterator[Proposal]:
-    """Weights that every call casts, transposes or gathers anew."""
-    if not is_inference(report):
-        return
-    dequantised, slices = _dequantised_sizes(report), _slices_of_stacks(report)
-
-    def without(buffer: LiveBuffer) -> Instead | None:
-        is_copy = buffer.category is Category.PARAM_COPIES and not _is_dequantised(buffer, dequantised)
-        return Instead(size_bytes=0) if is_copy and _without_leading_ones(buffer.shape) not in slices else None
-
-    copies = changed_at_peak(report, without)
-    if not copies:
-        return
-    yield Proposal(
-        intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
-        what="Convert the weights once, before the first call",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
-        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
-        cost="none, if the weights are needed in no other form",
-        without=without,
-    )
-
-
-def dequantised_weights(report: Report) -> Iterator[Proposal]:
-    """Quantised weights that exist once more in the dtype of the product."""
-    if not is_inference(report):
-        return
-    dequantised = _dequantised_sizes(report)
-
-    def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=0) if _is_dequantised(buffer, dequantised) else None
-
-    copies = changed_at_peak(report, without)
-    if not copies:
-        return
-    yield Proposal(
-        intent=Intent(aim=Aim.SCALE_RESULTS),
-        what="Multiply the results of products by the scales, not the weights",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are dequantised copies of quantised weights, the largest"
-        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
-        cost="none for scales of columns; sums of each group for scales of groups of rows",
-        without=without,
-    )
-
-
-def _dequantised_sizes(report: Report) -> set[int]:
-    """The numbers of elements in quantised weights: the whole, and one layer of a stack that a loop goes through."""
-    turns = {loop.trip_count for loop in report.program.loops}
-    sizes = set()
-    for leaf in report.arguments:
-        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _PACKED):
-            whole = prod(leaf.shape)
-            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in turns else {whole}
-            held = (*_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
-            sizes |= {size * number for size in parts for number in held}
-    return sizes
-
-
-def _is_dequantised(buffer: LiveBuffer, sizes: set[int]) -> bool:
-    is_wide = buffer.dtype in ("f32", "bf16", "f16")
-    return buffer.category is Category.PARAM_COPIES and is_wide and prod(buffer.shape) in sizes
-
-
-def _slices_of_stacks(report: Report) -> set[tuple[int, ...]]:
-    """The shapes of one layer of the stacked weights that a loop goes through. A copy of that shape is its turn."""
-    turns = {loop.trip_count for loop in report.program.loops}
-    params = [leaf.shape for leaf in report.arguments if leaf.role is Role.PARAMS]
-    return {_without_leading_ones(shape[1:]) for shape in params if len(shape) > 1 and shape[0] in turns}
-
-
-def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    first = next((axis for axis, length in enumerate(shape) if length != 1), len(shape))
-    return shape[first:]
-
-
-def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
-    """Logits of every token of a prompt, where the last one decides what comes next."""
-    if not is_inference(report):
-        return
-    prompts = {leaf.shape for leaf in report.arguments if leaf.role is Role.BATCH and leaf.dtype.startswith("int")}
-    rows = {prod(shape): shape[-1] for shape in prompts if len(shape) == 2 and shape[-1] > 1}
-    classes = {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
-    has_cache = any(leaf.role is Role.KV_CACHE for leaf in report.arguments)
-
-    def without(buffer: LiveBuffer) -> Instead | None:
-        is_made = buffer.category in MADE_IN_PASSES or buffer.category is Category.OUTPUTS
-        num_rows = prod(buffer.shape[:-1])
-        if not (is_made and buffer.dtype in ("f32", "bf16", "f16") and num_rows in rows and buffer.shape[-1] in wide):
-            return None
-        return Instead(size_bytes=buffer.size_bytes // rows[num_rows])
-
-    wide = {
-        buffer.shape[-1]
-        for buffer in report.buffers
-        if buffer.category is Category.OUTPUTS and buffer.shape and prod(buffer.shape[:-1]) in rows
-    } & classes
-    logits = changed_at_peak(report, without)
-    if not (has_cache and logits):
-        return
-    yield Proposal(
-        intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
-        what="Compute only the logits of each prompt's last token",
-        evidence=f"{amount(logits, 'arrays')} at the peak, hold logits of every token; the largest is made at"
-        f" {made_at(logits[0])}",
-        cost="none, unless the prompt's own probabilities are asked for",
         without=without,
     )

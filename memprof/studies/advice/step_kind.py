@@ -1,0 +1,22 @@
+"""What kind of step a report is of, and which of its buffers its passes make."""
+
+from __future__ import annotations
+
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
+
+# Made in the forward and backward passes, and no gradient of a parameter.
+MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
+_HELD_BY_TRAINING = frozenset(
+    {Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS, Category.RECOMPUTED}
+)
+
+
+def is_inference(report: Report) -> bool:
+    """Whether a step trains nothing: it has no backward pass, and a cache or no memory that belongs to training."""
+    phases = {each.phase for each in report.program.operations}
+    if Phase.BACKWARD in phases:
+        return False
+    if report.categories[Category.KV_CACHE]:
+        return True
+    return bool(phases) and not any(report.categories[category] for category in _HELD_BY_TRAINING)

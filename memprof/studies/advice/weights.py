@@ -1,0 +1,121 @@
+"""Rules on the weights of a step that trains nothing: their type, and copies that every call makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import prod
+
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
+from memprof.analysis.records.report import Report
+from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.step_kind import is_inference
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.workloads.intents import Aim, Intent
+
+_NARROW = re.compile(r"u?int[248]|float[468]_\w+")
+# How many quantised numbers an element of a wider type may hold.
+_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
+
+
+def is_weight(buffer: LiveBuffer) -> bool:
+    """Whether it is a parameter that takes part in matrix products."""
+    return buffer.category is Category.PARAMS and len(buffer.shape) > 1
+
+
+def wide_weights(report: Report) -> Iterator[Proposal]:
+    """Weights in float32 that no update needs."""
+    if not is_inference(report):
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_wide = is_weight(buffer) and buffer.dtype == "f32"
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
+
+    weights = changed_at_peak(report, without)
+    if not weights:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CAST_WEIGHTS),
+        what="Store the weights in bfloat16: the step trains nothing",
+        evidence=f"{amount(weights, 'arrays')}, are weights in float32",
+        cost="weights of 8 bits of precision, as most models are published",
+        without=without,
+    )
+
+
+def copied_weights(report: Report) -> Iterator[Proposal]:
+    """Weights that every call casts, transposes or gathers anew."""
+    if not is_inference(report):
+        return
+    dequantised, slices = _dequantised_sizes(report), slices_of_stacks(report)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_copy = buffer.category is Category.PARAM_COPIES and not _is_dequantised(buffer, dequantised)
+        return Instead(size_bytes=0) if is_copy and without_leading_ones(buffer.shape) not in slices else None
+
+    copies = changed_at_peak(report, without)
+    if not copies:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
+        what="Convert the weights once, before the first call",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
+        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
+        cost="none, if the weights are needed in no other form",
+        without=without,
+    )
+
+
+def dequantised_weights(report: Report) -> Iterator[Proposal]:
+    """Quantised weights that exist once more in the dtype of the product."""
+    if not is_inference(report):
+        return
+    dequantised = _dequantised_sizes(report)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=0) if _is_dequantised(buffer, dequantised) else None
+
+    copies = changed_at_peak(report, without)
+    if not copies:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.SCALE_RESULTS),
+        what="Multiply the results of products by the scales, not the weights",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are dequantised copies of quantised weights, the largest"
+        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
+        cost="none for scales of columns; sums of each group for scales of groups of rows",
+        without=without,
+    )
+
+
+def _dequantised_sizes(report: Report) -> set[int]:
+    """The numbers of elements in quantised weights: the whole, and one layer of a stack that a loop goes through."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    sizes = set()
+    for leaf in report.arguments:
+        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _PACKED):
+            whole = prod(leaf.shape)
+            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in turns else {whole}
+            held = (*_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
+            sizes |= {size * number for size in parts for number in held}
+    return sizes
+
+
+def _is_dequantised(buffer: LiveBuffer, sizes: set[int]) -> bool:
+    is_wide = buffer.dtype in ("f32", "bf16", "f16")
+    return buffer.category is Category.PARAM_COPIES and is_wide and prod(buffer.shape) in sizes
+
+
+def slices_of_stacks(report: Report) -> set[tuple[int, ...]]:
+    """The shapes of one layer of the stacked weights that a loop goes through. A copy of that shape is its turn."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    params = [leaf.shape for leaf in report.arguments if leaf.role is Role.PARAMS]
+    return {without_leading_ones(shape[1:]) for shape in params if len(shape) > 1 and shape[0] in turns}
+
+
+def without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Lengths without axes of length 1 before the first other one."""
+    first = next((axis for axis, length in enumerate(shape) if length != 1), len(shape))
+    return shape[first:]
