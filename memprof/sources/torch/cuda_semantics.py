@@ -7,6 +7,7 @@ PyTorch treats the two differently, with effects on memory. This module follows 
 - Autocast: CUDA computes softmax, norms, losses and sums in float32; the CPU's list lacks most of these operations.
 - Dropout saves a mask of one byte per element; on the CPU, the mask has the input's type.
 - `scaled_dot_product_attention` uses the flash kernel for 16-bit types and the memory-efficient one for float32.
+- Layer norm and batch norm return their statistics in float32 (in `tracer`).
 - Optimizers and gradient clipping work on all parameters at once (foreach) by default.
 """
 

@@ -35,6 +35,8 @@ _aten = torch.ops.aten
 # Values made from Python numbers stay in host memory until they are moved.
 _LITERALS = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 _NO_OPERATIONS = ("prim", "profiler")
+# CUDA's kernels return a mean and a deviation in float32; those of the CPU have the type of the input.
+_WITH_STATISTICS = (_aten.native_layer_norm.default, _aten.native_batch_norm.default)
 
 
 @dataclass(slots=True, eq=False)
@@ -200,6 +202,8 @@ class StorageTracer(TorchDispatchMode):
         phase = self._phase()
         self.position = len(self.phases)
         result = func(*args, **kwargs)
+        if func in _WITH_STATISTICS:
+            result = result[0], *(each.float() for each in result[1:])
         place = self._place(phase, inputs)
         if self.step_starts:
             self.phases.append(phase)
