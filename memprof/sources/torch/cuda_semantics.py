@@ -67,6 +67,9 @@ def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Com
         _register_autocast(library)
         for name, function in _PATHS.items():
             library.impl(name, function, "AutogradCPU")
+        # The kernels of oneDNN for LSTMs have a workspace that is unknown here; without them LSTMs run step by step.
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)
         for patch in (*_patches(), *compiled.patches(), _offload(tracer)):
             stack.enter_context(patch)
         if moves:

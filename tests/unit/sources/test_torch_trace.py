@@ -18,6 +18,7 @@ from memprof.analysis.records.report import Report  # noqa: E402
 from memprof.errors import MemprofError  # noqa: E402
 from memprof.sources.torch.step_spec import TorchStepSpec  # noqa: E402
 from memprof.sources.torch.trace_step import trace_step  # noqa: E402
+from tests.saved_tensors import saved_for_backward  # noqa: E402
 
 TARGET = Target(
     name="t4", description="", platform="cuda", memory_bytes=16 << 30, compute_capability="7.5", reason="asked for"
@@ -188,6 +189,21 @@ def test_autocast_uses_cudas_lists() -> None:
     assert kept[f"f16[{BATCH}, {HIDDEN}]"] == 2 * BATCH * HIDDEN
     assert kept[f"f32[{BATCH}, {CLASSES}]"] == 4 * BATCH * CLASSES  # softmax in float32
     assert report.categories[Category.OTHER_STATE] == 4 + 4  # the scale, and how long it has held
+
+
+def test_an_lstm_keeps_its_gates_and_states_of_every_step() -> None:
+    """A step saves four gates and tanh(c). All but the last also save h and c, which the next step multiplies."""
+    length, size = 7, 24
+
+    def make() -> TorchStepSpec:
+        model = torch.nn.LSTM(INPUTS, size)
+        batch = torch.randn(length, BATCH, INPUTS)
+        return TorchStepSpec(
+            model=model, optimizer=_sgd(model.parameters()), loss_fn=lambda m, b: m(b)[0].sum(), batch=batch
+        )
+
+    saved = saved_for_backward(trace_step(make, target=TARGET))[Category.ACTIVATIONS]
+    assert saved == 4 * BATCH * size * (5 * length + 2 * (length - 1)) + 4  # and the gradient of the loss
 
 
 def test_softmax_of_pytorch_1_10_keeps_its_input_beside_its_result() -> None:
