@@ -1,7 +1,7 @@
 """Three training scripts as their users write them, judged by hand before memprof was asked.
 
-Each number is derived from the script in `tests/torch_scripts`: parameters, gradients, optimizer state, and what autograd
-saves until the last backward pass of a step.
+Each number is derived from the script in `tests/torch_scripts`: parameters, gradients, optimizer state, and what
+autograd saves until the last backward pass of a step.
 """
 
 from __future__ import annotations
