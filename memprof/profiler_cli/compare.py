@@ -144,7 +144,7 @@ def compare(
     judged_by = options.chosen_pool(pool)
     traced: list[Capture] = []
     if options.FrameworkName.TORCH in framework:
-        traced = _traced_rows(name, step, technique, arguments, compiling.target)
+        traced = _traced_rows(name, step, technique, arguments, compiling)
     requests = {capture.request for capture in traced}
     if traced and options.FrameworkName.JAX not in framework:
         with kept_captures(
@@ -228,19 +228,28 @@ def _traced_rows(
     step: options.StepOptions,
     rows: list[str],
     arguments: list[str],
-    target: str | None,
+    compiling: options.CompileOptions,
 ) -> list[Capture]:
     """The captures of the rows as steps of PyTorch."""
+    from memprof.sources.jax.targets.resolve import option_of
     from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
     from memprof.workloads.user.reference import is_reference
 
-    aim, techniques = torch_target(target), rows or ["" if is_reference(workload) else "baseline"]
+    aim = torch_target(compiling.target, compiling.mesh)
+    techniques = rows or ["" if is_reference(workload) else "baseline"]
     makers = [
-        step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=each, arguments=arguments)
+        step_maker(
+            workload,
+            preset=step.preset,
+            overrides=step.overrides,
+            techniques=each,
+            arguments=arguments,
+            num_devices=aim.topology.num_devices,
+        )
         for each in techniques
     ]
     labels = [" ".join(filter(None, (workload, each, "(torch)"))) for each in techniques]
-    asked = repr((workload, step.preset, step.overrides, arguments, target, techniques))
+    asked = repr((workload, step.preset, step.overrides, arguments, option_of(aim), techniques))
     request = hashlib.sha256(asked.encode()).hexdigest()
     captures = []
     with row_stages(labels) as progress:

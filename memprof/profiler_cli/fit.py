@@ -128,6 +128,7 @@ def fit(
     """
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.torch.step_spec import SHARDS
     from memprof.studies.engine import POOL, engine_target
     from memprof.studies.export import as_inference
     from memprof.studies.fit.budget import MemoryRequest
@@ -144,11 +145,11 @@ def fit(
     _check_together(techniques)
     subject, settings, mesh = step.subject(workload, arguments), compiling.settings(), compiling.mesh
     if vary == DEVICES and mesh is None and subject.is_built_in:
-        mesh = _FIRST_MESH
+        mesh = f"{SHARDS}={_FIRST_MESH}" if framework is options.FrameworkName.TORCH else _FIRST_MESH
     judged_by = options.chosen_pool(pool)
     target: Target | None
     if framework is options.FrameworkName.TORCH:
-        target, judged_by = torch_target(compiling.target), POOL
+        target, judged_by = torch_target(compiling.target, mesh), POOL
     elif engine is options.EngineName.TENSORRT:
         subject, target, judged_by = as_inference(subject), engine_target(compiling.target), POOL
     else:

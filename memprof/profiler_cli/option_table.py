@@ -160,12 +160,6 @@ ROWS = (
         why="applies to compiled JAX steps; a PyTorch step is traced",
     ),
     Row(
-        commands=("compare", "fit"),
-        where=_is_torch,
-        options=("mesh",),
-        why="is for steps of JAX here; `memprof run` and `memprof check` divide a step of PyTorch",
-    ),
-    Row(
         commands=("compare",),
         where=_of_captures,
         options=(*_COMPILED, "framework", "engine", "steps", "jobs", "save", "source"),

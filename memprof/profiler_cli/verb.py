@@ -142,13 +142,11 @@ class Verb(TyperCommand):
 
 
 def _choose_framework(command: str, values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Trace the user's own code if it is written with PyTorch, unless the framework is on the command line.
+    """Trace the user's own code if it is written with PyTorch.
 
     Raises:
-        MemprofError: the command is for steps of JAX only.
+        MemprofError: the command, or the framework on the command line, is for steps of JAX only.
     """
-    if "framework" in given:
-        return
     from memprof.workloads.user.frameworks import is_of_torch
 
     named = next((values[each] for each in ("workload", "what", "server") if each in values), None)
@@ -160,7 +158,10 @@ def _choose_framework(command: str, values: dict[str, Any], given: Mapping[str, 
                 " `compare`, `fit`, `check` or `watch`"
             )
         several = isinstance(values["framework"], list)
-        values["framework"] = [FrameworkName.TORCH] if several else FrameworkName.TORCH
+        if "framework" not in given:
+            values["framework"] = [FrameworkName.TORCH] if several else FrameworkName.TORCH
+        elif FrameworkName.JAX in (values["framework"] if several else [values["framework"]]):
+            raise MemprofError(f"{name} is written with PyTorch: leave out --framework jax")
 
 
 def _value_after(name: str, args: list[str]) -> str:

@@ -152,3 +152,44 @@ def test_a_script_is_traced_on_one_device(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["run", "train.py", "--framework", "torch", "--mesh", "dp=2"])
     assert "is a script" in str(result.exception)
+
+
+@pytest.mark.parametrize("mesh", ["dp=8", "fsdp=8"])
+def test_a_comparison_has_rows_of_one_device_of_a_mesh(mesh: str) -> None:
+    step = "compare", "transformer", "--preset", "tiny", "--set", "batch_size=32", "--framework", "torch"
+    rows = "-t", "baseline", "-t", "bf16"
+    shown = CliRunner().invoke(app, [*step, *rows, "--mesh", mesh, "--no-save", "--format", "json", "-q"])
+    assert shown.exit_code == 0, shown.output
+    compared = json.loads(shown.stdout)["rows"]
+    for row, techniques in zip(compared, ("baseline", "bf16"), strict=True):
+        alone = _report("transformer", "--preset", "tiny", "--set", "batch_size=32", "--mesh", mesh, "-t", techniques)
+        assert row["categories"] == alone["categories"]
+
+
+def test_a_fit_on_a_mesh_finds_what_a_run_confirms() -> None:
+    fit = "fit", "mlp", "--framework", "torch", "--mesh", "fsdp=8", "--target", "t4", "--memory", "3GiB"
+    shown = CliRunner().invoke(app, [*fit, "--no-save", "--format", "json", "-q"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert found["step"] == found["next_value"] - found["value"] == 8
+    for value, fits in ((found["value"], True), (found["next_value"], False)):
+        alone = _report("mlp", "--target", "t4", "--mesh", "fsdp=8", "--set", f"batch_size={value}")
+        assert (alone["footprint_bytes"] <= found["budget_bytes"]) is fits
+    assert found["command"].startswith("memprof run mlp --framework torch --target t4 --mesh fsdp=8")
+
+
+def test_the_fewest_devices_that_a_step_fits_on() -> None:
+    sizes = "--set", "batch_size=16384", "--set", "hidden_size=8192"
+    fit = "fit", "mlp", "--framework", "torch", "--vary", "devices", "--memory", "1GiB", *sizes
+    shown = CliRunner().invoke(app, [*fit, "--no-save", "-q"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("devices=4 fits, 2 does not")
+    assert "the footprint is a lower bound" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adam8bit", "galore"])
+def test_an_optimizer_without_sharded_updates_is_refused_before_the_step(optimizer: str) -> None:
+    command = "run", "mlp", "--preset", "tiny", "--framework", "torch", "--mesh", "fsdp=8", "-t", f"opt={optimizer}"
+    error = CliRunner().invoke(app, [*command, "--no-save", "-q"]).exception
+    assert type(error) is memprof.MemprofError  # exit code 2
+    assert "does not update parameters that FSDP2 divides" in str(error)

@@ -189,6 +189,49 @@ for _ in range(10):
     assert report["categories"]["optimizer_state"] == 2 * 4 * adapters
 
 
+AVERAGED = """
+import copy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4)).cuda()
+average = AveragedModel(model{average})
+teacher = copy.deepcopy(model).requires_grad_(False)
+frozen = nn.Linear(4, 4).cuda().requires_grad_(False)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(10):
+    x = torch.randn(8, 16).cuda()
+    with torch.no_grad():
+        y = frozen(teacher(x))
+    (model(x) - y).square().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+    average.update_parameters(model)
+    with torch.no_grad():
+        for mine, other in zip(teacher.parameters(), model.parameters()):
+            {update}
+"""
+
+
+@pytest.mark.parametrize(
+    ("average", "update", "others"),
+    [
+        ("", "mine.mul_(0.99).add_(other, alpha=0.01)", 0),
+        (", multi_avg_fn=get_ema_multi_avg_fn(0.999)", "mine.lerp_(other, 0.01)", 0),
+        # The peak is in these updates, when the first step's target is still there.
+        (
+            ", avg_fn=lambda mine, other, _: 0.9 * mine + 0.1 * other",
+            "mine.copy_(0.99 * mine + 0.01 * other)",
+            4 * 8 * 4,
+        ),
+    ],
+)
+def test_averages_of_parameters_are_no_parameters(average: str, update: str, others: int, watch: Watch) -> None:
+    report = watch(AVERAGED.format(average=average, update=update))
+    params, frozen = (16 * 32 + 32) + 2 * 32 + (32 * 4 + 4), 4 * 4 + 4
+    assert report["num_params"] == params + frozen
+    assert report["categories"]["params"] == 4 * (params + frozen)
+    statistics = 2 * 4 * 32 + 8  # of a batch norm, with its counter; AveragedModel's is on the host
+    assert report["categories"]["other_state"] == 2 * 4 * params + 3 * statistics + others
+
+
 def test_a_closure_is_a_part_of_the_update(watch: Watch) -> None:
     report = watch("""
 x = torch.linspace(0, 1, 200).unsqueeze(1).cuda()

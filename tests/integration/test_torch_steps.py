@@ -277,7 +277,9 @@ def test_the_largest_value_is_traced_and_so_is_the_next(
     ("arguments", "sentence"),
     [
         (["mlp", "-t", "auto"], "but auto chooses among techniques that XLA compiles"),
-        (["mlp", "--mesh", "8"], "--mesh is for steps of JAX here"),
+        (["mlp", "--mesh", "8"], "a step of PyTorch is divided over one axis"),
+        (["train.py", "--mesh", "dp=8"], "--mesh is for a function that returns a memprof.TorchStepSpec"),
+        (["train.py", "--framework", "jax"], "train.py is written with PyTorch: leave out --framework jax"),
         (["train.py"], "train ended without calling an optimizer's step()"),
         (["mlp", "--vary", "depths"], "depths"),
     ],
@@ -287,7 +289,8 @@ def test_a_fit_that_cannot_be_is_refused(
 ) -> None:
     (tmp_path / "train.py").write_text(USER_STEP.replace("torch_spec", "make"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    code, message = _run("fit", *arguments, "--framework", "torch")
+    framework = () if "--framework" in arguments else ("--framework", "torch")
+    code, message = _run("fit", *arguments, *framework)
     assert code != 0
     assert sentence in message
 

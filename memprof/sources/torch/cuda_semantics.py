@@ -7,12 +7,15 @@ PyTorch treats the two differently, with effects on memory. This module follows 
 - Autocast: CUDA computes softmax, norms, losses and sums in float32; the CPU's list lacks most of these operations.
 - Dropout saves a mask of one byte per element; on the CPU, the mask has the input's type.
 - `scaled_dot_product_attention` uses the flash kernel for 16-bit types and the memory-efficient one for float32.
+- `AveragedModel` compares its counter of updates, a value of the GPU: its later updates are traced.
+- Layer norm and batch norm return their statistics in float32 (in `tracer`).
 - Optimizers and gradient clipping work on all parameters at once (foreach) by default.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +24,7 @@ from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 
 from memprof.sources.torch.tracer import StorageTracer
@@ -63,6 +67,9 @@ def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Com
         _register_autocast(library)
         for name, function in _PATHS.items():
             library.impl(name, function, "AutogradCPU")
+        # The kernels of oneDNN for LSTMs have a workspace that is unknown here; without them LSTMs run step by step.
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)
         for patch in (*_patches(), *compiled.patches(), _offload(tracer)):
             stack.enter_context(patch)
         if moves:
@@ -162,15 +169,48 @@ def _cast(leaf: Any, dtype: torch.dtype) -> Any:
 
 
 def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
-    optimizers, utilities = "torch.optim.optimizer", "torch.utils._foreach_utils"
+    optimizers = "torch.optim.optimizer"
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
-    for module in (optimizers, utilities):
+    for module in (optimizers, "torch.optim.swa_utils", "torch.utils._foreach_utils"):
         yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch(f"{optimizers}._foreach_supported_types", types)
     yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch.object(torch.nn.Module, "_apply", convert_module)
+    yield mock.patch.object(FakeTensor, "__deepcopy__", _copied)
+    yield mock.patch.object(AveragedModel, "update_parameters", _update_average)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
+
+
+_DEEP_COPY = FakeTensor.__deepcopy__
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    """Return a deep copy of a fake tensor. PyTorch's own makes a copy of the whole mode, too (as of 2.13)."""
+    if not tensor.is_leaf:  # PyTorch refuses it
+        refused: torch.Tensor = _DEEP_COPY(tensor, memo)
+        return refused
+    if id(tensor) not in memo:
+        copied: torch.Tensor = tensor.detach().clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, tensor.requires_grad)
+        memo[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
+        if tensor.grad is not None:
+            copied.grad = copy.deepcopy(tensor.grad, memo)
+    found: torch.Tensor = memo[id(tensor)]
+    return found
+
+
+_UPDATE_AVERAGE = AveragedModel.update_parameters
+
+
+def _update_average(average: AveragedModel, model: torch.nn.Module) -> None:
+    """Update an average of a model as in later steps. Its counter is on the GPU, so a trace cannot compare it."""
+    counter, average.n_averaged = average.n_averaged, torch.tensor(1)
+    try:
+        _UPDATE_AVERAGE(average, model)
+    finally:
+        average.n_averaged = counter
 
 
 def _offload(tracer: StorageTracer) -> contextlib.AbstractContextManager[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,6 +64,23 @@ class Owners:
     def assign(self) -> list[Storage]:
         """Give each storage of a part its role. Return these in the order in which a training loop moves them."""
         return [self._own(tensor, path, role) for tensor, path, role in self._kept()]
+
+    def find_averages(self) -> None:
+        """Give parameters that no optimizer updates, but other parameters are written into, the role of other state.
+
+        These are averages of a model's weights, and target and teacher networks.
+        """
+        trained = {
+            self._tracer.storage_of(local_part(each)).number
+            for optimizer in self.parts.optimizers
+            for group in optimizer.param_groups
+            for each in group["params"]
+        }
+        for storage in self._tracer.live:
+            if storage.role is Role.PARAMS and storage.is_set_from_params and storage.number not in trained:
+                storage.role = Role.OTHER_STATE
+                if storage.path in self.leaves:
+                    self.leaves[storage.path] = replace(self.leaves[storage.path], role=Role.OTHER_STATE)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -30,6 +30,9 @@ _BUFFERS = {
     "foreach_reduce": ("fsdp.reduce_scatter", Category.COLLECTIVES),
 }
 
+# Optimizers with in-place operations or kernels that DTensor does not have (torch 2.13); the last two are ours.
+_WITHOUT_SHARDS = ("Adafactor", "Rprop", "Adam8bit", "GaLore")
+
 
 class _Root(nn.Module):
     """The whole forward pass as a module, whose hooks gather the parameters outside the blocks."""
@@ -61,9 +64,19 @@ def process_group(num_devices: int) -> Iterator[DeviceMesh]:
 
 
 def shard(network: nn.Module, optimizers: Any, mesh: DeviceMesh) -> nn.Module:
-    """Divide the parameters of a network. Its optimizers get the divided parameters. Returns the root to call."""
+    """Divide the parameters of a network. Its optimizers get the divided parameters. Returns the root to call.
+
+    Raises:
+        MemprofError: an optimizer cannot update divided parameters.
+    """
     from torch.distributed.fsdp import fully_shard
 
+    for optimizer in optimizers:
+        if type(optimizer).__name__ in _WITHOUT_SHARDS:
+            raise MemprofError(
+                f"{type(optimizer).__name__} does not update parameters that FSDP2 divides, because DTensor lacks its"
+                " operations: use --mesh dp=8, or another optimizer"
+            )
     whole = dict(network.named_parameters())
     for module in network.modules():
         if isinstance(module, nn.ModuleList):

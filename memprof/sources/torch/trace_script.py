@@ -86,6 +86,7 @@ def trace_script(
             f"{name} ended without calling an optimizer's step(), so no training step was found: write a function "
             "that returns a memprof.TorchStepSpec, and name it"
         )
+    steps.owners.find_averages()
     tracer.finish()
     return capture_of(
         tracer,

@@ -93,6 +93,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
                         tracer.begin_step()
                     _run(spec, tracer, root, buckets)
             owners.assign()
+            owners.find_averages()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise MemprofError(
                 f"the shapes of this step depend on the values of its tensors ({error.func}), which a trace of "

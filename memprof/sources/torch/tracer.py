@@ -35,6 +35,8 @@ _aten = torch.ops.aten
 # Values made from Python numbers stay in host memory until they are moved.
 _LITERALS = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 _NO_OPERATIONS = ("prim", "profiler")
+# CUDA's kernels return a mean and a deviation in float32; those of the CPU have the type of the input.
+_WITH_STATISTICS = (_aten.native_layer_norm.default, _aten.native_batch_norm.default)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,7 @@ class Storage:
     is_on_host: bool = False
     is_used_in_backward: bool = False
     is_gradient: bool = False
+    is_set_from_params: bool = False  # written in place, with parameters or values made from them alone
     role: Role | None = None
     path: str = ""
     communicates: Category | None = None
@@ -200,11 +203,15 @@ class StorageTracer(TorchDispatchMode):
         phase = self._phase()
         self.position = len(self.phases)
         result = func(*args, **kwargs)
+        if func in _WITH_STATISTICS:
+            result = result[0], *(each.float() for each in result[1:])
         place = self._place(phase, inputs)
         if self.step_starts:
             self.phases.append(phase)
             self.modules.append(place.module)
         self._use(inputs, phase)
+        if func._schema.is_mutable:
+            self._note_written(func, args, kwargs, inputs)
         self._count(func, args, kwargs, result, phase, place)
         depends = self._depends(func, inputs)
         is_on_host = self._makes_on_host(func, inputs)
@@ -282,6 +289,13 @@ class StorageTracer(TorchDispatchMode):
                 each.is_used_in_backward = True
                 each.is_gradient |= accumulates
 
+    def _note_written(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[Storage]) -> None:
+        """Record which values an in-place operation makes from parameters."""
+        written = [each for value in _written(func, args, kwargs) if (each := self._record_of(value))]
+        if any(_is_of_params(each) for each in inputs if each not in written):
+            for each in written:
+                each.is_set_from_params = True
+
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any, phase: Phase, place: Place) -> None:
         self.work.calls[_name(func)] += 1
         if phase is Phase.RECOMPUTE:
@@ -357,6 +371,18 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
                 kind = str(leaf.layout).removeprefix("torch.")
                 raise MemprofError(f"the step makes a tensor of layout {kind}, and a trace only follows dense tensors")
             yield leaf
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operation writes to. Those on lists of tensors (foreach) do not return them."""
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _tensors(args[number] if number < len(args) else kwargs.get(argument.name))
+
+
+def _is_of_params(storage: Storage) -> bool:
+    """Whether a value is a parameter, or made from parameters alone."""
+    return storage.role is Role.PARAMS or (storage.role is None and storage.depends is Depends.PARAMS)
 
 
 def _name(func: Any) -> str:

@@ -108,6 +108,7 @@ class FitResult:
         num_devices: number of devices of that mesh; footprints are those of one device.
         batch: batch of the answer; None if it is unknown.
         larger: the largest value that fits if the pool is made as large as the card allows; None if it is no larger.
+        doubts: sentences about uncertain facts of a traced step.
     """
 
     subject: str
@@ -127,6 +128,7 @@ class FitResult:
     num_devices: int = 1
     batch: Batch | None = None
     larger: LargerValue | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def reserve_bytes(self) -> int:
@@ -143,10 +145,11 @@ class FitResult:
         return next(trial.footprint_bytes for trial in self.tried if trial.value == value)
 
     def findings(self) -> tuple[str, ...]:
-        """Sentences about footprints that do not grow along a straight line."""
+        """Sentences about uncertain facts, and about footprints that do not grow along a straight line."""
         if self.is_of_devices:
-            return ()
+            return self.doubts
         return (
+            *self.doubts,
             *_falls(self.field, self.tried),
             *_bends(self.field, self.tried),
             *_recomputes(self.field, self.tried),

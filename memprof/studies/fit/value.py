@@ -97,7 +97,9 @@ class FitRequest:
         """Return the engine build or the trace for a value, if XLA does not compile the step."""
         assert self.memory.target is not None
         if self.framework == FRAMEWORK:
-            return TorchTrace(subject=self.subject_with(value), techniques=self.techniques, target=self.memory.target)
+            target = self.target_with(value)
+            assert target is not None
+            return TorchTrace(subject=self.subject_with(value), techniques=self.techniques, target=target)
         return EngineBuild(
             subject=self.subject_with(value),
             techniques=self.techniques,
@@ -315,6 +317,7 @@ def _result(
         num_devices=report.target.topology.num_devices,
         batch=batch_of(report),
         larger=larger,
+        doubts=report.doubts if request.framework == FRAMEWORK else (),
     )
 
 
