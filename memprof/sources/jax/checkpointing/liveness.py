@@ -36,8 +36,8 @@ _KERNELS = (
         "all_gather all_to_all approx_top_k cholesky concatenate conv_general_dilated cumlogsumexp cummax cummin"
         " cumprod cumsum custom_call dot_general dynamic_update_slice eigh fft ffi_call gather pallas_call ppermute"
         " psum qr ragged_dot ragged_dot_general random_bits reduce_scatter reduce_window reduce_window_max"
-        " reduce_window_sum rng_bit_generator scatter scatter-add select_and_gather_add select_and_scatter_add sort threefry2x32 top_k"
-        " triangular_solve".split()
+        " reduce_window_sum rng_bit_generator scatter scatter-add select_and_gather_add select_and_scatter_add sort"
+        " threefry2x32 top_k triangular_solve".split()
     )
     | {_BARRIER}
 )
