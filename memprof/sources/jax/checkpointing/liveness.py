@@ -32,14 +32,15 @@ _BARRIER = "barrier"
 # An operation of these reads and writes memory. A reduction writes memory, but fuses the operations that it reads.
 _KERNELS = (
     _LOOPS
+    | {_BARRIER}
     | frozenset(
         "all_gather all_to_all approx_top_k cholesky concatenate conv_general_dilated cumlogsumexp cummax cummin"
-        " cumprod cumsum custom_call dot_general dynamic_update_slice eigh fft ffi_call gather pallas_call ppermute"
+        " cumprod cumsum custom_call dot_general dot_product_attention_bwd_wrapper"
+        " dot_product_attention_fwd_wrapper dynamic_update_slice eigh fft ffi_call gather pallas_call ppermute"
         " psum qr ragged_dot ragged_dot_general random_bits reduce_scatter reduce_window reduce_window_max"
-        " reduce_window_sum rng_bit_generator scatter scatter-add select_and_gather_add select_and_scatter_add sort"
-        " threefry2x32 top_k triangular_solve".split()
+        " reduce_window_sum rng_bit_generator scatter scatter-add select_and_gather_add select_and_scatter_add"
+        " sort threefry2x32 top_k triangular_solve".split()
     )
-    | {_BARRIER}
 )
 _REDUCTIONS = frozenset(
     "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum".split()
