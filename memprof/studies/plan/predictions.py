@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import pstdev
 
@@ -31,6 +31,7 @@ def predicted_bytes(
     compiled: Sequence[Compiled],
     *,
     sizes: Mapping[Signature, int],
+    everything: Collection[Signature],
     num_blocks: int,
 ) -> int:
     """Return the footprint of checkpoints.
@@ -42,28 +43,33 @@ def predicted_bytes(
         peaks: the estimates for the checkpoints.
         compiled: at least one compile.
         sizes: bytes of the results of each operation in all blocks.
+        everything: the operations whose results the backward pass needs; a step without checkpoints keeps them.
     """
     order = min(range(len(peaks)), key=lambda number: pstdev(_difference(each, number) for each in compiled))
-    nearest = min(compiled, key=lambda each: _distance(checkpoints, each.checkpoints, sizes, num_blocks))
-    return peaks[order] + _difference(nearest, order)
+    wanted = _shares(checkpoints, everything, num_blocks)
+    unlike_bytes = _UNLIKE * sum(sizes[each] for each in everything)
+
+    def distance(each: Compiled) -> float:
+        """Return the bytes that one of them keeps and the other does not."""
+        shares = _shares(each.checkpoints, everything, num_blocks)
+        apart = (sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
+        return sum(apart) + (unlike_bytes if each.checkpoints is None else 0.0)
+
+    return peaks[order] + _difference(min(compiled, key=distance), order)
 
 
 def _difference(compiled: Compiled, order: int) -> int:
     return compiled.footprint_bytes - compiled.peaks[order]
 
 
-def _distance(first: Checkpoints, second: Checkpoints | None, sizes: Mapping[Signature, int], num_blocks: int) -> float:
-    """Return the bytes that one of them keeps and the other does not."""
-    apart = sum(
-        size * abs(_share(first, each, num_blocks) - _share(second, each, num_blocks)) for each, size in sizes.items()
-    )
-    return apart + (_UNLIKE * sum(sizes.values()) if second is None else 0.0)
-
-
-def _share(checkpoints: Checkpoints | None, signature: Signature, num_blocks: int) -> float:
-    """Return the share of the blocks that keep the results of an operation."""
+def _shares(
+    checkpoints: Checkpoints | None, everything: Collection[Signature], num_blocks: int
+) -> dict[Signature, float]:
+    """Return the share of the blocks that keep the results of each operation."""
     if checkpoints is None:
-        return 1.0
+        return dict.fromkeys(everything, 1.0)
     first = 1.0 if checkpoints.num_first is None else checkpoints.num_first / num_blocks
-    is_kept_by_rest = checkpoints.kept_by_rest is None or signature in checkpoints.kept_by_rest
-    return first * (signature in checkpoints.kept) + (1 - first) * is_kept_by_rest
+    shares = dict.fromkeys(checkpoints.kept, first)
+    for each in everything if checkpoints.kept_by_rest is None else checkpoints.kept_by_rest:
+        shares[each] = shares.get(each, 0.0) + 1.0 - first
+    return shares

@@ -353,8 +353,14 @@ class _Search:
             )
             for each in step.points
         ]
-        sizes = sizes_of(step.blocks)
-        return predicted_bytes(checkpoints, step.peaks[checkpoints], compiled, sizes=sizes, num_blocks=self.num_blocks)
+        return predicted_bytes(
+            checkpoints,
+            step.peaks[checkpoints],
+            compiled,
+            sizes=sizes_of(step.blocks),
+            everything=self._everything().kept,
+            num_blocks=self.num_blocks,
+        )
 
     def _peaks_of(self, traced: ClosedJaxpr) -> tuple[int, ...]:
         num_devices = self._target.topology.num_devices

@@ -18,7 +18,7 @@ def _compiled(checkpoints: Checkpoints | None, footprint_bytes: int, *peaks: int
 
 
 def _predicted(checkpoints: Checkpoints, peaks: tuple[int, ...], *compiled: Compiled) -> int:
-    return predicted_bytes(checkpoints, peaks, compiled, sizes=_SIZES, num_blocks=4)
+    return predicted_bytes(checkpoints, peaks, compiled, sizes=_SIZES, everything=_SIZES, num_blocks=4)
 
 
 def test_the_compile_that_keeps_the_most_similar_values_corrects_the_estimate() -> None:
@@ -28,7 +28,7 @@ def test_the_compile_that_keeps_the_most_similar_values_corrects_the_estimate() 
 
 
 def test_a_step_without_checkpoints_is_the_last_to_correct() -> None:
-    """All but 100 of 700 bytes are kept, and it keeps all. But 30% of 700 come on top: 310, more than 200."""
+    """It keeps all 700 bytes, as the prediction does. But 30% come on top: 210, more than the 200 of the other."""
     as_it_is, up_and_down = _compiled(None, 2000, 700), _compiled(_kept(_UP, _NORM), 1500, 500)
     assert _predicted(_kept(_UP, _DOWN), (600,), as_it_is) == 600 + 1300
     assert _predicted(_kept(_UP, _DOWN, _NORM), (700,), as_it_is, up_and_down) == 700 + 1000
