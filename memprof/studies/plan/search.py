@@ -8,6 +8,7 @@ the estimate of its footprint. XLA decides the footprint, so the plan is the bes
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +40,7 @@ _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
 _DOUBT = 0.03  # of the budget: a prediction may be too high by so much, which only a compile can tell
 _SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
+_MANY = 4  # blocks
 _HALVINGS = 3  # of the sizes between two candidates
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
@@ -233,14 +235,20 @@ class _Search:
         """
         most = int(share * budget_bytes)
         fastest = fewest_seconds(self.points, budget_bytes)
-        above: Choice | None = None  # the slowest one that is too large
-        for each in self._candidates:
-            if each.choice.seconds >= fastest:
-                break
-            known = self._known(each.choice)
-            if known is None and self._predicted(each.checkpoints) <= most:
-                return self._larger(each, each.choice, above, most)
-            above = each.choice
+        faster = [each for each in self._candidates if each.choice.seconds < fastest]
+
+        def fits(place: int) -> bool:
+            is_compiled = self._known(faster[place].choice) is not None  # and was too large
+            return not is_compiled and self._predicted(faster[place].checkpoints) <= most
+
+        places = range(len(faster))
+        if any(block.count >= _MANY for block in self._step.blocks):  # layers: what is slower is smaller
+            place = bisect_left(places, True, key=fits)
+        else:
+            place = next(filter(fits, places), len(faster))
+        above = faster[place - 1].choice if place else None
+        if place < len(faster):
+            return self._larger(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
         if best is not None:
             if best.checkpoints is None or best.checkpoints.num_first is not None:
