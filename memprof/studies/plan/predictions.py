@@ -36,7 +36,8 @@ def predicted_bytes(
 ) -> int:
     """Return the footprint of checkpoints.
 
-    It is the estimate plus a difference, that of the compile whose checkpoints keep the most similar values. Of the
+    It is the estimate plus a difference, that of the compile whose checkpoints keep the most similar values. If that is
+    the step without checkpoints, the difference is interpolated between it and the most similar other one. Of the
     estimates, that one counts whose differences vary least between the compiles: its order resembles XLA's.
 
     Args:
@@ -55,7 +56,12 @@ def predicted_bytes(
         apart = (sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
         return sum(apart) + (unlike_bytes if each.checkpoints is None else 0.0)
 
-    return peaks[order] + _difference(min(compiled, key=distance), order)
+    first, *others = sorted(compiled, key=distance)
+    if first.checkpoints is not None or not others:
+        return peaks[order] + _difference(first, order)
+    away, of_other = distance(first), distance(others[0])  # no compile with checkpoints is near: interpolate
+    share = away / max(away + of_other, 1.0)
+    return round(peaks[order] + (1 - share) * _difference(first, order) + share * _difference(others[0], order))
 
 
 def _difference(compiled: Compiled, order: int) -> int:

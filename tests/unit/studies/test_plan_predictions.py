@@ -43,7 +43,15 @@ def test_layers_of_a_mixture_count_by_their_number() -> None:
     assert _predicted(_kept(num_first=1, rest=rest), (500,), nothing, everything) == 500 + 800
 
 
+def test_between_the_step_without_checkpoints_and_another_the_difference_is_interpolated() -> None:
+    """Of 700 bytes 600 are kept: 100 and 210 from the step without checkpoints, 600 from nothing kept."""
+    as_it_is, nothing = _compiled(None, 2000, 700), _compiled(_kept(), 1000, 300)
+    assert _predicted(_kept(_UP, _DOWN), (600,), as_it_is, nothing) == round(600 + (600 * 1300 + 310 * 700) / 910)
+    # Nearer to nothing kept, its difference alone counts.
+    assert _predicted(_kept(_DOWN), (400,), as_it_is, nothing) == 400 + 700
+
+
 def test_the_order_whose_estimates_agree_with_the_compiles_counts() -> None:
     """The first order is 700 and 400 off, the second 500 each time."""
     as_it_is, nothing = _compiled(None, 1500, 800, 1000), _compiled(_kept(), 1000, 600, 500)
-    assert _predicted(_kept(_UP), (700, 800), as_it_is, nothing) == 800 + 500
+    assert _predicted(_kept(_NORM), (700, 800), as_it_is, nothing) == 800 + 500
