@@ -210,9 +210,13 @@ class _Search:
             self._keep(candidate.name, candidate.choice.kept)
 
     def _is_close(self, budget_bytes: int) -> bool:
-        """Whether the fastest point within the budget leaves too little of it for another compile."""
+        """Whether the fastest point within the budget keeps results, and leaves too little for another compile."""
         best = self.best(budget_bytes)
-        return best is not None and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        return (
+            best is not None
+            and best.name != NOTHING_KEPT
+            and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        )
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
         """Return the fastest point within the budget; None if there is none."""
@@ -228,7 +232,10 @@ class _Search:
         return sorted({each.choice: each for each in found}.values(), key=lambda each: each.choice.seconds)
 
     def _next(self, budget_bytes: int, share: float) -> _Candidate | None:
-        """Return the fastest candidate that is predicted to fit, or the smallest if no compile fits yet.
+        """Return the fastest candidate that is predicted to fit.
+
+        If no compile fits that keeps results, it may be the smallest candidate: values that are recomputed in one piece
+        are live at once, so keeping more may use less memory than keeping nothing.
 
         Args:
             share: the share of the budget that a prediction may take.
@@ -250,12 +257,12 @@ class _Search:
         if place < len(faster):
             return self._larger(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
-        if best is not None:
-            if best.checkpoints is None or best.checkpoints.num_first is not None:
-                return None
-            return self._larger(None, choice_of(self._step.blocks, best.checkpoints.kept), above, most)
-        unknown = [each for each in self._candidates if self._known(each.choice) is None]
-        return min(unknown, key=lambda each: self._predicted(each.checkpoints), default=None)
+        if best is None or best.name == NOTHING_KEPT:
+            unknown = [each for each in faster if self._known(each.choice) is None]
+            return min(unknown, key=lambda each: self._predicted(each.checkpoints), default=None)
+        if best.checkpoints is None or best.checkpoints.num_first is not None:
+            return None
+        return self._larger(None, choice_of(self._step.blocks, best.checkpoints.kept), above, most)
 
     def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
         """Return a faster candidate than `low` that is predicted to fit, of a size up to that of one that is not."""

@@ -201,6 +201,13 @@ def test_the_policies_of_jax_are_candidates(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.best is found.points[-1]
 
 
+def test_nothing_kept_is_the_answer_only_after_the_smallest_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1003 leaves 3 bytes beside nothing kept. All choices take 400 less than what they keep."""
+    plan = _Compiler([_layers()], extra_bytes=lambda number: -400).plan(monkeypatch, 1003)
+    assert [row[1:3] for row in _rows(plan)] == [(2000, 1000), (1000, 0), (700, 100), (900, 300)]
+    assert plan.best is plan.points[-1]
+
+
 def test_the_last_of_equal_layers_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = _Compiler([_layers(10)])
     plan = compiler.plan(monkeypatch, 4800)
