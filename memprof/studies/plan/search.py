@@ -257,7 +257,7 @@ class _Search:
         if place < len(faster):
             return self._larger(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
-        if best is None or best.name == NOTHING_KEPT:
+        if best is None or (best.name == NOTHING_KEPT and share > 1):
             unknown = [each for each in faster if self._known(each.choice) is None]
             return min(unknown, key=lambda each: self._predicted(each.checkpoints), default=None)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
