@@ -47,6 +47,7 @@ _STEPS = (
 _SIZES = ("num_layers=8", "hidden_size=1024", "mlp_size=4096", "num_heads=16", "batch_size=8", "seq_len=1024",
           "max_seq_len=1024")  # fmt: skip
 _SHARES = (0.05, 0.15, 0.25, 0.4, 0.55, 0.7, 0.8, 0.95)
+_CLOSE = 0.03  # of a footprint
 _BUILT_IN = (DOTS, DOTS_WITHOUT_BATCH)
 
 
@@ -97,11 +98,18 @@ def main() -> int:
             asked.output.write_text(json.dumps(found_so_far, indent=1) + "\n")
     num_within = sum(row["footprint_bytes"] is not None for row in rows)
     most = max((row["num_compiles"] for row in rows), default=0)
+    num_predicted = sum(_is_predicted(row) for row in rows)
     print(
         f"{num_within} of {len(rows)} budgets are kept, in at most {most} compiles;"
+        f" {num_predicted} last footprints were predicted within {_CLOSE:.0%};"
         f" {sum(each['is_matched'] for each in built_in)} of {len(built_in)} built-in policies are matched"
     )
     return 0 if num_within == len(rows) else 1
+
+
+def _is_predicted(row: dict[str, Any]) -> bool:
+    predicted, footprint = row["last_predicted_bytes"], row["last_footprint_bytes"]
+    return predicted is not None and abs(predicted - footprint) <= _CLOSE * footprint
 
 
 def _plan(spec: StepSpec, target: Any, budget_bytes: int, *, with_curve: bool = False) -> CheckpointPlan:

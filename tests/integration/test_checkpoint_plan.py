@@ -14,6 +14,7 @@ import pytest
 from integration.command import Command
 
 import memprof as package
+from memprof.studies.plan.plan import CheckpointPlan
 
 _SCRIPT = """
 import jax, jax.numpy as jnp, memprof
@@ -81,33 +82,64 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
 @pytest.mark.with_one_jax
 def test_no_other_choice_of_a_small_block_is_better(own: dict[str, Any]) -> None:
     """All 16 choices of what a layer keeps (two products, tanh, sin) are compiled, and plans for five budgets."""
-    names = [
-        ("dot_general", 64),
-        ("dot_general", 256),
-        ("tanh", 256),
-        ("sin", 64),
-    ]  # primitive, last axis of the result
+    names = (("dot_general", 64), ("dot_general", 256), ("tanh", 256), ("sin", 64))
+    _hold_against_all_choices(own["step"], (own["weights"], own["x"]), names, "cpu", (0.02, 0.2, 0.4, 0.6, 0.9))
+
+
+@pytest.mark.with_one_jax
+def test_no_other_choice_of_a_small_unrolled_block_is_better() -> None:
+    """All 8 choices of what a layer keeps (two products, tanh) are compiled for a GPU, and plans for three budgets."""
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = x + jnp.sin(jnp.tanh(x @ w) @ w.T)
+        return jnp.sum(x**2)
+
+    args = [jax.ShapeDtypeStruct((64, 256), jnp.float32)] * 4, jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    names = (("dot_general", 256), ("dot_general", 64), ("tanh", 256))
+    plan = _hold_against_all_choices(jax.grad(loss), args, names, "h100-80gb", (0.1, 0.4, 0.7))
+    values = jax.tree.map(lambda each: jnp.linspace(-0.1, 0.1, each.size).reshape(each.shape), args)
+    changed = package.apply(plan)(jax.grad(loss))
+    jax.tree.map(
+        lambda new, old: np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-5),
+        jax.jit(changed)(*values),
+        jax.jit(jax.grad(loss))(*values),
+    )
+
+
+def _hold_against_all_choices(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    names: tuple[tuple[str, int], ...],
+    target: str,
+    shares: tuple[float, ...],
+) -> CheckpointPlan:
+    """Compare plans with all choices of operations to keep, each by its primitive and the last axis of its last input.
+
+    Returns:
+        The last plan.
+    """
 
     def compiled(kept: tuple[tuple[str, int], ...]) -> tuple[int, int]:
         def policy(primitive: Any, *inputs: Any, **_: Any) -> bool:
             return (primitive.name, inputs[-1].shape[-1]) in kept
 
-        step = package.apply(policy)(own["step"])
-        profile = package.profile(step, own["weights"], own["x"], target="cpu")
+        profile = package.profile(package.apply(policy)(step), *args, target=target)
         return profile.footprint_bytes, profile.report.recomputed_flops
 
-    as_it_is = package.profile(own["step"], own["weights"], own["x"], target="cpu").footprint_bytes
+    as_it_is = package.profile(step, *args, target=target).footprint_bytes
     kept = chain.from_iterable(combinations(names, number) for number in range(len(names) + 1))
     choices = [(as_it_is, 0), *map(compiled, kept)]
     assert len({flops for _, flops in choices}) > 2
     smallest = min(footprint for footprint, _ in choices)
-    for share in (0.02, 0.2, 0.4, 0.6, 0.9):
+    for share in shares:
         budget_bytes = int(smallest + share * (as_it_is - smallest))
         best = min(flops for footprint, flops in choices if footprint <= budget_bytes)
-        plan = package.plan(own["step"], own["weights"], own["x"], memory=budget_bytes, target="cpu", allow="none")
+        plan = package.plan(step, *args, memory=budget_bytes, target=target, allow="none")
         assert plan.best is not None
         assert plan.best.footprint_bytes <= budget_bytes
         assert plan.best.recomputed_flops <= 1.02 * best
+    return plan
 
 
 def test_a_policy_is_applied(own: dict[str, Any]) -> None:

@@ -209,6 +209,7 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
             "donate_state",
             "chunked_loss",
             "chunked_attention",
+            "flash_attention",
             "nothing kept",
             "chosen",
             "dots_saveable",
@@ -218,6 +219,9 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
     ]
     footprint_bytes: Annotated[Size, about("Of the compiled plan, without what XLA recomputes on its own.")]
     recomputed_flops: Annotated[int, Meta(ge=0)]
+    repeated_seconds: Annotated[
+        float, Meta(ge=0), about("The time of the recomputation, by the roofline of each operation: not measured.")
+    ]
 
 
 class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.plan/1"):
@@ -239,7 +243,8 @@ class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempr
         about("How many collectives and random numbers the plan computes again in a step, by JAX's primitive."),
     ]
     curve: Annotated[
-        tuple[PlanPointJson, ...], about("Compiles that no other one beats in both, the largest footprint first.")
+        tuple[PlanPointJson, ...],
+        about("Compiles that no other equals or beats in all three, largest footprint first."),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Points of a plan: JAX's built-in policies, predictions before a compile, and the point of a compile."""
+"""Points of a plan: JAX's built-in policies, the point of a compile, and the order of points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from math import inf
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.analysis.records.report import Report
-from memprof.studies.plan.choice import Choice
 from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, PlanPoint
 
 
@@ -29,21 +28,9 @@ def fewest_seconds(points: Sequence[PlanPoint], budget_bytes: int) -> float:
     return min(within, default=inf)
 
 
-def predicted_bytes(points: Sequence[PlanPoint], choice: Choice) -> int | None:
-    """Return the footprint of a choice, interpolated between the points that keep less and more.
-
-    Mixtures do not count. Of points that keep as much, the smallest counts: it has the allowed changes. The answer is
-    None if no point keeps as little, or none as much.
-    """
-    single = [each for each in points if each.checkpoints is None or each.checkpoints.num_first is None]
-    below = [each for each in single if each.kept_bytes <= choice.size_bytes]
-    above = [each for each in single if each.kept_bytes >= choice.size_bytes]
-    if not below or not above:
-        return None
-    low = max(below, key=lambda each: (each.kept_bytes, -each.footprint_bytes))
-    high = min(above, key=lambda each: (each.kept_bytes, each.footprint_bytes))
-    share = (choice.size_bytes - low.kept_bytes) / max(high.kept_bytes - low.kept_bytes, 1)
-    return round(low.footprint_bytes + share * (high.footprint_bytes - low.footprint_bytes))
+def cost(point: PlanPoint) -> tuple[float, int, int]:
+    """Return what points are ordered by: the time of their recomputation, its FLOPs, then memory."""
+    return (point.repeated_seconds, point.recomputed_flops, point.footprint_bytes)
 
 
 def point_of(

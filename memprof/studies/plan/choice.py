@@ -46,7 +46,7 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
     from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
-    size_of = _sizes(blocks)
+    size_of = sizes_of(blocks)
     number_of = {signature: number for number, signature in enumerate(size_of)}
     sizes = np.array(list(size_of.values()), dtype=np.float64)
     first = len(number_of)  # the variables: kept, by signature; then recomputed, by operation
@@ -139,7 +139,7 @@ def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[lis
     return stored, repeated
 
 
-def _sizes(blocks: Sequence[Block]) -> dict[Signature, int]:
+def sizes_of(blocks: Sequence[Block]) -> dict[Signature, int]:
     """Return the bytes of each signature's results in all blocks, if they are kept."""
     sizes: dict[Signature, int] = defaultdict(int)
     for block in blocks:

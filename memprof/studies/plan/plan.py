@@ -57,7 +57,7 @@ class CheckpointPlan:
 
     Attributes:
         points: every compile, in order.
-        best: the point within the budget with the least recomputation; None if no point is within it.
+        best: the point within the budget whose recomputation takes the least time; None if no point is within it.
         num_blocks: number of parts of the step that have a checkpoint around them.
         is_loop: whether these parts are the iterations of scans.
         changes: changes to the step before checkpoints are added.
@@ -95,9 +95,17 @@ class CheckpointPlan:
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:
-        """The Pareto-optimal points in footprint and recomputation, largest footprint first."""
+        """The points to which no other is equal or better in footprint, FLOPs and time; largest footprint first."""
+
+        def order(point: PlanPoint) -> tuple[int, float, int]:
+            return (point.footprint_bytes, point.repeated_seconds, point.recomputed_flops)
+
         found: list[PlanPoint] = []
-        for point in sorted(self.points, key=lambda each: (each.footprint_bytes, each.recomputed_flops)):
-            if not found or point.recomputed_flops < found[-1].recomputed_flops:
+        for point in sorted(self.points, key=order):
+            if not any(_is_no_worse(each, point) for each in found):
                 found.append(point)
         return tuple(reversed(found))
+
+
+def _is_no_worse(one: PlanPoint, other: PlanPoint) -> bool:
+    return one.recomputed_flops <= other.recomputed_flops and one.repeated_seconds <= other.repeated_seconds

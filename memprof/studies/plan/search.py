@@ -1,15 +1,18 @@
-"""Find checkpoints for a budget: choose what to keep, compile, correct the budget by the difference, and repeat.
+"""Find checkpoints for a budget: predict what candidates take, compile the one that recomputes least, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
-follow: one that keeps no results, choices for the rest of the budget, a mixture in which the first blocks keep less
-than the others, and JAX's built-in policies if they may cost less. XLA decides the footprint of a choice, so the plan
-is the best choice whose compiled footprint is within the budget.
+follow: one that keeps no results, then candidates, and a mixture in which the first blocks keep less than the others.
+Candidates are choices of several sizes, and JAX's built-in policies. Each is traced, and the compiles so far correct
+the estimate of its footprint. XLA decides the footprint, so the plan is the best compiled step within the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from jax.extend.core import ClosedJaxpr
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
@@ -19,22 +22,26 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
 from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import built_in_policies, fewest_seconds, point_of, predicted_bytes, signatures_of
-from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
+from memprof.studies.plan.candidates import built_in_policies, cost, fewest_seconds, point_of, signatures_of
+from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats, sizes_of
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
+from memprof.studies.plan.predictions import Compiled, predicted_bytes
 
 _MOST_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
-_MARGIN = 0.005  # of the budget: allowance for a choice that exceeds its size
-_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: choices to try if a correction of the budget leads nowhere
-_FEW = 4  # blocks
+_MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
+_DOUBT = 0.03  # of the budget: a prediction may be too high by so much, which only a compile can tell
+_SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
+_MANY = 4  # blocks
+_HALVINGS = 3  # of the sizes between two candidates
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
 
@@ -71,8 +78,7 @@ def plan_step(
         search.draw()
     if search.smallest_bytes > budget_bytes:
         search.look(budget_bytes)
-    fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
-    best = min(fits, key=_work, default=None)
+    best = search.best(budget_bytes)
     return CheckpointPlan(
         label=spec.label,
         target=report.target,
@@ -86,11 +92,39 @@ def plan_step(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A choice that may be compiled."""
+
+    name: str
+    choice: Choice
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(kept=self.choice.kept)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    """The step with the changes so far, before checkpoints.
+
+    Attributes:
+        points: its compiles; the first is without checkpoints.
+        peaks: the estimates of its traces, by their checkpoints.
+    """
+
+    spec: StepSpec
+    blocks: list[Block]
+    is_loop: bool
+    points: list[PlanPoint] = field(default_factory=list)
+    peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
+
+
 class _Search:
     def __init__(self, spec: StepSpec, target: Target, progress: Callable[[str], None]) -> None:
-        self._spec, self._target, self._progress = spec, target, progress
-        self._blocks: list[Block] = []
-        self.is_loop = False
+        self._target, self._progress = target, progress
+        self._step = _Step(spec=spec, blocks=[], is_loop=False)
+        self._candidates: list[_Candidate] = []
         self.points: list[PlanPoint] = []
         self.changes: list[PlannedChange] = []
         self._limit = 0  # number of points
@@ -98,7 +132,12 @@ class _Search:
     @property
     def num_blocks(self) -> int:
         """The number of parts of the step that a checkpoint goes around."""
-        return sum(block.count for block in self._blocks)
+        return sum(block.count for block in self._step.blocks)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether these parts are the iterations of scans."""
+        return self._step.is_loop
 
     @property
     def smallest_bytes(self) -> int:
@@ -107,9 +146,8 @@ class _Search:
 
     def as_it_is(self) -> Report:
         """Compile the unchanged step, and find its blocks."""
-        report = self._report(AS_IT_IS)
-        self._find_blocks(report)
-        self._add_without_checkpoints(AS_IT_IS, report)
+        report = self._report(self._step.spec, AS_IT_IS)
+        self._step = self._without_checkpoints(AS_IT_IS, self._step.spec, report)
         return report
 
     def change(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
@@ -117,189 +155,233 @@ class _Search:
         for each in Allowed:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
                 continue
-            step = Step(spec=self._spec, target=self._target, report=report, advice=upper_bounds(report))
+            step = Step(spec=self._step.spec, target=self._target, report=report, advice=upper_bounds(report))
             change = next((made for made in each.family(step) if made.rule == each.rule), None)
             if change is None:
                 continue
-            before, self._spec = self._spec, change.spec
-            changed = self._report(each.rule)
-            self._find_blocks(changed)
             smallest = self.smallest_bytes
-            if self._add_without_checkpoints(each.rule, changed).footprint_bytes < smallest:
-                report = changed
+            changed = self._report(change.spec, each.rule)
+            found = self._without_checkpoints(each.rule, change.spec, changed)
+            if found.points[0].footprint_bytes < smallest:
+                self._step, report = found, changed
                 self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
-            else:
-                self._spec = before
-                self._find_blocks(report)
 
-    def _add_without_checkpoints(self, name: str, report: Report) -> PlanPoint:
-        kept_bytes = self._everything().size_bytes
-        self.points.append(point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
-        return self.points[-1]
-
-    def _find_blocks(self, report: Report) -> None:
+    def _without_checkpoints(self, name: str, spec: StepSpec, report: Report) -> _Step:
+        """Return a compiled step, with its blocks."""
         with checkpointed(None) as functions:
-            traced_jaxpr(self._spec, self._target)
+            traced = traced_jaxpr(spec, self._target)
         if not functions:
             raise MemprofError(
-                f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
+                f"{spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
             )
         self._progress("choosing")
-        speeds, num_devices = report.target.speeds, report.target.topology.num_devices
-        self._blocks = [
-            block_of(body, count, speeds, num_devices=num_devices)
+        num_devices = report.target.topology.num_devices
+        blocks = [
+            block_of(body, count, report.target.speeds, num_devices=num_devices)
             for closed in functions
             for body, count in blocks_of(closed)
         ]
-        self.is_loop = any(
-            find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions
-        )
+        has_loops = any(find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions)
+        kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
+        point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
+        self.points.append(point)
+        peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: self._peaks_of(traced)}
+        return _Step(spec=spec, blocks=blocks, is_loop=has_loops, points=[point], peaks=peaks)
 
     def look(self, budget_bytes: int) -> None:
-        """Compile choices until one comes close to the budget, or the number of compiles is exhausted."""
-        self._limit = len(self.points) + _MOST_COMPILES
-        nothing = self._keep(NOTHING_KEPT, ())
-        is_layered = any(block.count >= _FEW for block in self._blocks)
-        if is_layered and nothing.footprint_bytes <= budget_bytes:
-            self._correct(nothing, budget_bytes)
-        else:
-            self._explore(nothing, budget_bytes)
-        if nothing.repeated_seconds == fewest_seconds(self.points, budget_bytes):
-            list(self._explored(budget_bytes))
-        self._try_built_in(budget_bytes)
+        """Compile candidates as long as one may fit that costs less than all points within the budget, then a mixture.
 
-    def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
-        """Compile choices for the rest of the budget, then a mixture.
-
-        A mixture cuts a scan in two, which copies the scan's inputs. So choices come first, as long as there are any.
+        A mixture cuts a scan in two, which copies the scan's inputs. So candidates come first, as long as there are
+        any.
         """
-        allowance = budget_bytes - nothing.footprint_bytes
-        while len(self.points) < self._limit - (self._can_mix() and not self.is_loop):
-            choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
-            if self._known(choice) is not None or choice.seconds >= fewest_seconds(self.points, budget_bytes):
-                break
-            point = self._keep(CHOSEN, choice.kept)
-            left = budget_bytes - point.footprint_bytes
-            if 0 <= left <= _CLOSE * budget_bytes:
-                return
-            allowance = choice.size_bytes + left
+        self._limit = len(self.points) + _MOST_COMPILES
+        self._candidates = self._found_candidates()
+        self._keep(NOTHING_KEPT, frozenset())
+        self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.is_loop))
         if self._can_mix():
             self._mix(budget_bytes)
+        self._try_candidates(budget_bytes, self._limit)
 
-    def _explore(self, nothing: PlanPoint, budget_bytes: int) -> None:
-        """Compile choices of several sizes.
+    def _try_candidates(self, budget_bytes: int, limit: int) -> None:
+        while len(self.points) < limit and not self._is_close(budget_bytes):
+            candidate = self._next(budget_bytes, 1 - _MARGIN) or self._next(budget_bytes, 1 + _DOUBT)
+            if candidate is None:
+                return
+            self._keep(candidate.name, candidate.choice.kept)
 
-        If values are recomputed in few pieces, they are live at once. Keeping more may then use less memory.
+    def _is_close(self, budget_bytes: int) -> bool:
+        """Whether the fastest point within the budget keeps results, and leaves too little for another compile."""
+        best = self.best(budget_bytes)
+        return (
+            best is not None
+            and best.name != NOTHING_KEPT
+            and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        )
+
+    def best(self, budget_bytes: int) -> PlanPoint | None:
+        """Return the fastest point within the budget; None if there is none."""
+        return min((each for each in self.points if each.footprint_bytes <= budget_bytes), key=cost, default=None)
+
+    def _found_candidates(self) -> list[_Candidate]:
+        """Return JAX's policies and choices of several sizes, fastest first."""
+        blocks, everything = self._step.blocks, self._everything().size_bytes
+        sizes = (int(share * everything) for share in _SIZES)
+        found = [_Candidate(name=CHOSEN, choice=cheapest_choice(blocks, size)) for size in sizes]
+        policies = built_in_policies(blocks).items()
+        found += [_Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
+        return sorted({each.choice: each for each in found}.values(), key=lambda each: each.choice.seconds)
+
+    def _next(self, budget_bytes: int, share: float) -> _Candidate | None:
+        """Return the fastest candidate that is predicted to fit.
+
+        If no compile fits that keeps results, it may be the smallest candidate: values that are recomputed in one piece
+        are live at once, so keeping more may use less memory than keeping nothing.
+
+        Args:
+            share: the share of the budget that a prediction may take.
         """
-        for point in self._explored(budget_bytes):
-            fits = point.footprint_bytes <= budget_bytes
-            if fits and not point.recomputed_flops:
-                return
-            if not fits and nothing.footprint_bytes <= budget_bytes:
-                self._correct(nothing, budget_bytes)
-                return
+        most = int(share * budget_bytes)
+        fastest = fewest_seconds(self.points, budget_bytes)
+        faster = [each for each in self._candidates if each.choice.seconds < fastest]
 
-    def _explored(self, budget_bytes: int) -> Iterator[PlanPoint]:
-        """Compile choices of several sizes, each if it costs less than all points within the budget."""
-        everything = self._everything().size_bytes
-        for share in _EXPLORED:
-            choice = cheapest_choice(self._blocks, int(share * everything))
-            if len(self.points) < self._limit and choice.seconds < fewest_seconds(self.points, budget_bytes):
-                yield self._keep(CHOSEN, choice.kept)
+        def fits(place: int) -> bool:
+            is_compiled = self._known(faster[place].choice) is not None  # and was too large
+            return not is_compiled and self._predicted(faster[place].checkpoints) <= most
 
-    def _try_built_in(self, budget_bytes: int) -> None:
-        """Compile JAX's policies that may fit by an estimate and cost less than all points within the budget."""
-        for name, kept in built_in_policies(self._blocks).items():
-            choice = choice_of(self._blocks, kept)
-            predicted = predicted_bytes(self.points, choice)
-            may_fit = predicted is not None and predicted <= (1 - _MARGIN) * budget_bytes
-            is_faster = choice.seconds < fewest_seconds(self.points, budget_bytes)
-            if may_fit and is_faster and len(self.points) < self._limit:
-                self._keep(name, kept)
+        places = range(len(faster))
+        if any(block.count >= _MANY for block in self._step.blocks):  # layers: what is slower is smaller
+            place = bisect_left(places, True, key=fits)
+        else:
+            place = next(filter(fits, places), len(faster))
+        above = faster[place - 1].choice if place else None
+        if place < len(faster):
+            return self._larger(faster[place], faster[place].choice, above, most)
+        best = self.best(budget_bytes)
+        if best is None or (best.name == NOTHING_KEPT and share > 1):
+            unknown = [each for each in faster if self._known(each.choice) is None]
+            return min(unknown, key=lambda each: self._predicted(each.checkpoints), default=None)
+        if best.checkpoints is None or best.checkpoints.num_first is not None:
+            return None
+        return self._larger(None, choice_of(self._step.blocks, best.checkpoints.kept), above, most)
+
+    def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
+        """Return a faster candidate than `low` that is predicted to fit, of a size up to that of one that is not."""
+        if above is None or above.size_bytes <= low.size_bytes:
+            return found
+        small, large = low.size_bytes, above.size_bytes
+        for _ in range(_HALVINGS):
+            middle = (small + large) // 2
+            choice = cheapest_choice(self._step.blocks, middle)
+            candidate = _Candidate(name=CHOSEN, choice=choice)
+            known = self._known(choice)
+            size = self._predicted(candidate.checkpoints) if known is None else known.footprint_bytes
+            if size > most:
+                large = middle
+                continue
+            small = middle
+            if known is None and choice.seconds < low.seconds:
+                found, low = candidate, choice
+        return found
 
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self._everything()
         self._keep(NOTHING_KEPT, ())
-        for name, kept in built_in_policies(self._blocks).items():
+        for name, kept in built_in_policies(self._step.blocks).items():
             self._keep(name, kept)
         for share in _CURVE:
-            self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
+            self._keep(CHOSEN, cheapest_choice(self._step.blocks, int(share * everything.size_bytes)).kept)
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Return the collectives and random numbers that checkpoints recompute; mixtures count all blocks as first."""
-        return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
+        return {} if checkpoints is None else dict(notable_repeats(self._step.blocks, checkpoints.kept))
 
     def _everything(self) -> Choice:
-        return choice_of(self._blocks, signatures_of(self._blocks))
+        return choice_of(self._step.blocks, signatures_of(self._step.blocks))
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers in sequence."""
-        return len(self._blocks) == 1 and self._blocks[0].count > 1
+        return len(self._step.blocks) == 1 and self._step.blocks[0].count > 1
 
     def _mix(self, budget_bytes: int) -> None:
         """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
 
         The backward pass begins with the last blocks, so their results are freed first.
         """
-        within = [point.repeated_seconds for point in self.points if point.footprint_bytes <= budget_bytes]
-        found = mixtures(self.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
-        for each in (mixture for mixture in found[:1] if mixture.seconds < min(within)):
+        fastest = fewest_seconds(self.points, budget_bytes)
+        found = mixtures(self._step.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
+        for each in (mixture for mixture in found[:1] if mixture.seconds < fastest):
             for num_rest in range(each.num_rest, 0, -1):
-                if len(self.points) == self._limit or self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
+                if len(self.points) == self._limit:
+                    return
+                if self._predicted(self._checkpoints_of(each, num_rest)) > budget_bytes:
+                    continue
+                if self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
                     return
 
+    def _checkpoints_of(self, mixture: Mixture, num_rest: int) -> Checkpoints:
+        low, high = mixture.low.checkpoints, mixture.high.checkpoints
+        assert low is not None  # only the unchanged step has none, and no point recomputes less
+        rest = None if high is None else high.kept
+        return Checkpoints(kept=low.kept, num_first=self.num_blocks - num_rest, kept_by_rest=rest)
+
     def _mixed(self, mixture: Mixture, num_rest: int) -> PlanPoint:
-        low, high = mixture.low, mixture.high
-        assert low.checkpoints is not None  # only the unchanged step has none, and no point recomputes less
-        checkpoints = Checkpoints(
-            kept=low.checkpoints.kept,
-            num_first=self.num_blocks - num_rest,
-            kept_by_rest=None if high.checkpoints is None else high.checkpoints.kept,
-        )
-        share = num_rest / self.num_blocks
+        low, high, share = mixture.low, mixture.high, num_rest / self.num_blocks
         return self._compiled(
             CHOSEN,
-            checkpoints,
+            self._checkpoints_of(mixture, num_rest),
             kept_bytes=round(low.kept_bytes + share * (high.kept_bytes - low.kept_bytes)),
             repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
-            predicted=round(low.footprint_bytes + share * (high.footprint_bytes - low.footprint_bytes)),
         )
 
     def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
         """Return the point at which all blocks keep some results; compile it if that has not been done."""
-        choice = choice_of(self._blocks, kept)
+        choice = choice_of(self._step.blocks, kept)
         known = self._known(choice)
         if known is not None:
             return known
         return self._compiled(
-            name,
-            Checkpoints(kept=choice.kept),
-            kept_bytes=choice.size_bytes,
-            repeated_seconds=choice.seconds,
-            predicted=predicted_bytes(self.points, choice),
+            name, Checkpoints(kept=choice.kept), kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds
         )
 
     def _known(self, choice: Choice) -> PlanPoint | None:
-        return next((point for point in self.points if point.checkpoints == Checkpoints(kept=choice.kept)), None)
+        checkpoints = Checkpoints(kept=choice.kept)
+        return next((point for point in self._step.points if point.checkpoints == checkpoints), None)
 
-    def _compiled(
-        self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float, predicted: int | None
-    ) -> PlanPoint:
+    def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
+        predicted = self._predicted(checkpoints)
         with checkpointed(checkpoints):
-            report = self._report(name)
+            report = self._report(self._step.spec, name)
         point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
         self.points.append(replace(point, predicted_bytes=predicted))
+        self._step.points.append(self.points[-1])
         return self.points[-1]
 
-    def _report(self, name: str) -> Report:
-        number = len(self.points) + 1
-        fresh = capture_of(
-            self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}")
+    def _predicted(self, checkpoints: Checkpoints) -> int:
+        step = self._step
+        if checkpoints not in step.peaks:
+            with checkpointed(checkpoints):
+                step.peaks[checkpoints] = self._peaks_of(traced_jaxpr(step.spec, self._target))
+        compiled = [
+            Compiled(
+                checkpoints=each.checkpoints, peaks=step.peaks[each.checkpoints], footprint_bytes=each.footprint_bytes
+            )
+            for each in step.points
+        ]
+        return predicted_bytes(
+            checkpoints,
+            step.peaks[checkpoints],
+            compiled,
+            sizes=sizes_of(step.blocks),
+            everything=self._everything().kept,
+            num_blocks=self.num_blocks,
         )
+
+    def _peaks_of(self, traced: ClosedJaxpr) -> tuple[int, ...]:
+        num_devices = self._target.topology.num_devices
+        return tuple(peak // num_devices for peak in estimated_peaks(traced.jaxpr))
+
+    def _report(self, spec: StepSpec, name: str) -> Report:
+        number = len(self.points) + 1
+        fresh = capture_of(spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}"))
         return analyze(fresh.capture, fresh.decoded, with_order=False)
-
-
-def _work(point: PlanPoint) -> tuple[int, float, int]:
-    """Return the cost of a point: recomputed FLOPs, then the time of recomputation, then memory."""
-    return (point.recomputed_flops, point.repeated_seconds, point.footprint_bytes)

@@ -22,7 +22,9 @@ from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_call
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.checkpointing.signature import signature_of
+from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
+from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 
 _X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
 _KEYS = jax.random.split(jax.random.key(0), 6)
@@ -147,6 +149,23 @@ def test_a_policy_decides_what_is_computed_again() -> None:
     kept = {each.signature for each in operations if each.signature.primitive == "dot_general"}
     assert kept
     assert repeated(Checkpoints(kept=frozenset(kept))) == 0
+
+
+@pytest.mark.parametrize("implementation", ["xla", "cudnn"])
+def test_the_products_in_an_attention_kernel_count(implementation: Any) -> None:
+    """Two forward, computed again by the checkpoint, and four backward; the kernel has one more: the scores again."""
+    query = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16)
+
+    def attended(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        found = jax.nn.dot_product_attention(query, key, value, implementation=implementation)
+        return jnp.sum(jnp.sin(found).astype(jnp.float32))  # the sine's gradient needs the result again
+
+    with cudnn_of_absent_device(resolve("h100-80gb")):
+        step = jax.grad(jax.checkpoint(attended), argnums=(0, 1, 2))
+        flops = count_flops(jax.make_jaxpr(step)(query, query, query))
+    product = 2 * 2 * 128 * 4 * 128 * 64
+    assert recomputed_flops(flops) == 2 * product
+    assert flops.total() == (2 + 2 + 4 + (implementation == "cudnn")) * product
 
 
 @pytest.mark.parametrize("rest", [None, frozenset()], ids=["without a checkpoint", "with another"])

@@ -15,6 +15,7 @@ from typing import Any
 from jax.extend import core
 
 _BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
+_CUDNN_ATTENTION = "dot_product_attention_"  # the primitives of `jax.nn.dot_product_attention` (jax 0.10.2 to 0.12)
 
 
 def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
@@ -79,7 +80,22 @@ def _own_flops(equation: Any) -> int:
         output_feature_axis = equation.params["dimension_numbers"].rhs_spec[0]
         # Each output element sums over the kernel's window and its input features (already divided by the groups).
         return int(2 * prod(equation.outvars[0].aval.shape) * prod(kernel) // kernel[output_feature_axis])
+    if equation.primitive.name.startswith(_CUDNN_ATTENTION):
+        return _attention_flops(equation)
     return 0
+
+
+def _attention_flops(equation: Any) -> int:
+    """Count the products of cuDNN's attention, of which its jaxpr shows none.
+
+    The forward pass has two: scores, and scores by values. The backward pass computes the scores again, and the
+    gradients of scores, values, queries and keys (Dao et al. 2022, FlashAttention, algorithm 4).
+    """
+    query, key, value = (each.aval.shape for each in equation.invars[:3])
+    num_keys = key[2] if equation.params["layout"] else key[1]  # [batch, heads, length, size]; 0: length before heads
+    products = (3, 2) if "_bwd" in equation.primitive.name else (1, 1)
+    of_scores = 2 * prod(query[:-1]) * num_keys
+    return int(of_scores * (products[0] * query[-1] + products[1] * value[-1]))
 
 
 def _inner_jaxprs(equation: Any) -> list[Any]:
