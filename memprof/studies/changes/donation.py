@@ -73,20 +73,22 @@ def _with_own_arguments(spec: StepSpec, intent: Intent) -> StepSpec | None:
     kept, donated = _groups(spec, intent)
     if _is_donation_of_equinox(spec, kept):
         return None
-    fn = spec.fn.__wrapped__ if callable(own(spec.fn, "lower")) else spec.fn
+    fn = own(spec.fn, "__wrapped__") if callable(own(spec.fn, "lower")) else spec.fn
     return replace(spec, fn=fn, donate_argnums=tuple(key for key in donated if isinstance(key, int)))
 
 
 def _arguments(spec: StepSpec) -> dict[int | str, Any]:
     """Return the arguments by position or keyword."""
-    return {**dict(enumerate(spec.args)), **spec.kwargs}
+    arguments: dict[int | str, Any] = dict(enumerate(spec.args))
+    return arguments | dict(spec.kwargs.items())
 
 
 def _groups(spec: StepSpec, intent: Intent) -> tuple[list[int | str], list[int | str]]:
     """Return what a filter_jit keeps and what it donates: what it donated before, and what is to be donated."""
     before = {True: bool(own(spec.fn, "donate_first")), False: bool(own(spec.fn, "donate_rest"))}
     wanted = {*intent.positions, *intent.names, *spec.donate_argnums}
-    kept, donated = [], []
+    kept: list[int | str] = []
+    donated: list[int | str] = []
     for key in _arguments(spec):
         (donated if key in wanted or before[key == 0] else kept).append(key)
     return kept, donated

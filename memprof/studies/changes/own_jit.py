@@ -36,9 +36,7 @@ def framework_of_jit(spec: StepSpec) -> str:
     return type(fn).__module__.partition(".")[0] if callable(own(fn, "lower")) else framework_of(spec)
 
 
-def jitted_code(
-    spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = ()
-) -> str:
+def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = ()) -> str:
     """Return the line that jits the step again, with the options of its jit.
 
     Args:

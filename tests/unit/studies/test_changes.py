@@ -146,14 +146,13 @@ class TestDonation:
 
         model, x = eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones((2, 2))
         spec = StepSpec(eqx.filter_jit(decode), (model, x, x), kwargs={"kept": x, "mode": "sample"})
-        (change,) = donations(
-            _step(spec, advice=(_proposed("donate_state", Intent(aim=Aim.DONATE, positions=(1,))),))
-        )
+        (change,) = donations(_step(spec, advice=(_proposed("donate_state", Intent(aim=Aim.DONATE, positions=(1,))),)))
         (others, cache), changed = change.spec.args, change.spec.fn
         assert "call it as decode((model, arg2, kept, mode), cache)" in change.code
         for _ in range(2):
             cache = changed(others, cache + 0.0)[1]
-        assert (cache == 3.0).all() and (others[1] == 1.0).all()
+        assert (cache == 3.0).all()
+        assert (others[1] == 1.0).all()
 
     def test_shardings_are_not_repeated(self) -> None:
         mesh = jax.make_mesh((1,), ("data",))
@@ -340,6 +339,14 @@ class TestNarrowState:
         assert change.evidence.startswith("16 bytes of it")  # 4 x 4
         assert change.code.endswith("adam = in_bfloat16(adam)\n")
         assert not change.keeps_numbers
+        # The slow parameters of a lookahead are no state that the optimizer makes.
+        pair = optax.LookaheadParams(fast=_F32, slow=_F32)
+        arguments = (_leaf("params.fast", Role.PARAMS, (4,)), _leaf("params.slow", Role.OPTIMIZER_STATE, (4,)),
+                     *arguments[1:])  # fmt: skip
+        (change,) = narrow_optimizer_states(_step(replace(spec, args=(pair, state)), arguments=arguments))
+        assert change.spec.args[0] == pair
+        assert change.spec.args[1]["m"].dtype == jnp.bfloat16
+        arguments = (arguments[0], *arguments[2:])
         unknown = (*arguments[:2], _leaf("m", Role.OPTIMIZER_STATE, (5,), position=1), arguments[3])
         assert not list(narrow_optimizer_states(_step(spec, arguments=unknown)))
         assert not list(narrow_optimizer_states(_step(spec, arguments=arguments[:2])))  # nothing is wide
