@@ -18,8 +18,8 @@ MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
 _SHARE = 0.25  # of the largest array in float32, or of all: less in 16 bits says little
-# In bfloat16, of all float32 arrays at the peak: half, and what XLA then fuses or frees earlier. Of nine programs for an
-# H100, one saved 58%, two 52% (jax 0.12.0.1).
+# In bfloat16, of all float32 arrays at the peak: half, and what XLA then fuses or frees earlier. One of nine programs
+# for an H100 saved 58%, two 52% (jax 0.12.0.1).
 _MOST_IN_HALF = 0.6
 # Primitives without a 16-bit form, as the names of operations end.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
