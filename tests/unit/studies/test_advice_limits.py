@@ -137,11 +137,13 @@ def test_a_kernel_in_16_bits_also_halves_its_operands() -> None:
 
 
 def test_logits_of_a_contrastive_loss_have_no_chunks_of_tokens() -> None:
-    speaks = [
-        bool(list(chunked_loss(report([replace(_LOGITS, shape=shape), replace(_COTANGENT, shape=shape), _HIDDEN]))))
-        for shape in ((64, 64), (2, 32, 64), (65, 64))
-    ]
-    assert speaks == [False, True, True]
+    part_of_a_sum = _array((4, 64), dtype="f32")
+
+    def speaks(shape: tuple[int, ...]) -> bool:
+        arrays = [replace(each, shape=shape) for each in (_LOGITS, _COTANGENT)]
+        return bool(list(chunked_loss(report([*arrays, part_of_a_sum, _HIDDEN]))))
+
+    assert [speaks(shape) for shape in ((64, 64), (2, 32, 64), (65, 64))] == [False, True, True]
 
 
 @pytest.mark.parametrize(
