@@ -99,8 +99,12 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         )
         return
     dtype = next((buffer.dtype for buffer in changed if buffer.dtype in _HALF), "f32")
-    modules = {buffer.module for buffer in changed}
-    others = [buffer for buffer in _wide_temps(report) if buffer.module in modules and buffer not in changed]
+    modules = tuple({f"{buffer.module}/" for buffer in changed})
+    others = [
+        buffer
+        for buffer in _wide_temps(report)
+        if f"{buffer.module}/".startswith(modules) and _without_probabilities(buffer) is None
+    ]
     drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),

@@ -131,7 +131,7 @@ def test_half_precision_is_bounded_by_all_float32_at_the_peak() -> None:
 
 def test_a_kernel_in_16_bits_also_halves_its_operands() -> None:
     probabilities = replace(_array((2, 16, 16), dtype="f32"), is_of_attention=True, module="attend")
-    query, other = (replace(_array((2, 16, 4), dtype="f32"), module=name) for name in ("attend", "mlp"))
+    query, other = (replace(_array((2, 16, 4), dtype="f32"), module=name) for name in ("attend/query", "attending"))
     (proposal,) = flash_attention(made := report([probabilities, query, other]))
     assert bound_bytes(made, proposal) == 2048 + 512 * 6 // 10
 
