@@ -53,6 +53,7 @@ FOLLOWED = [*EXPECTED.items(), *ALSO_EXPECTED.items()]
 _BY_HAND = {
     "chunked_loss": "loss = jax.lax.map(jax.checkpoint(loss_of_chunk), (hidden_chunks, label_chunks)).sum()",
     "flash_attention": "attended = jax.lax.map(jax.checkpoint(lambda block: attend(block, k, v)), blocks_of_q)",
+    "half_precision": "params, batch = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (params, batch))",
     "huge_buffer": "ys = jax.lax.map(jax.checkpoint(f), xs, batch_size=max(1, len(xs) // {num_parts}))",
     "other_order": "operands = operands",
     "param_copies": "block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))",
@@ -102,7 +103,7 @@ def test_a_followed_recipe_saves_what_is_said(reports: Reports, name: str, rule:
     saved_bytes = reports[name, ""].footprint_bytes - reports[name, rule].footprint_bytes
     advice, tolerance = _advice(reports[name, ""], rule), TOLERANCE.get(rule, 0.1)
     assert predicted_saving(reports[name, ""], advice.proposal) == pytest.approx(saved_bytes, rel=tolerance)
-    assert saved_bytes <= (1 + tolerance) * advice.bound_bytes
+    assert saved_bytes <= (1 if rule == "half_precision" else 1 + tolerance) * advice.bound_bytes
 
 
 @pytest.mark.parametrize(("name", "rule"), FOLLOWED)

@@ -297,6 +297,8 @@ def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -
         exec(each.proposal.how_to, pasted)
         if is_other:
             pasted["args"] = (own["params"], jax.eval_shape(pasted["optimizer"].init, own["params"]), *own["args"][2:])
+        if (name, rule) == ("equinox", "donate_state"):  # what is kept comes first
+            pasted["args"] = (own["args"][1:], own["args"][0])
         by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
         assert by_hand == each.compiled.footprint_bytes == before - each.saving_bytes, rule
 

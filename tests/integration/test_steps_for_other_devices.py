@@ -193,3 +193,12 @@ def test_callbacks_are_compiled_for_an_absent_gpu_and_noted() -> None:
     }
     (note,) = found.report.doubts
     assert note.startswith(f"The step calls Python 5 times (debug_print {Path(__file__).name}:")
+
+
+def test_a_filter_jit_with_a_check_of_values_is_compiled_for_an_absent_gpu() -> None:
+    """Equinox lowers the step while memprof traces it; `error_if` calls Python, as in solvers of diffrax and lineax."""
+    eqx = pytest.importorskip("equinox")
+    checked = eqx.filter_jit(lambda x: 2.0 * eqx.error_if(x, x.sum() > 1.0, "too large"))
+    found = memprof.profile(checked, jax.ShapeDtypeStruct((1000,), jnp.float32), target="h100-80gb")
+    assert found.footprint_bytes > 8000  # the argument and the result
+    assert any("calls Python" in note for note in found.report.doubts)

@@ -413,7 +413,9 @@ def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | 
         spec.check_target(target)
     step, place = step or jit_step(spec), place_on(devices, spec.memory_kinds)
     own_devices, num_devices = devices.named, devices.as_written.num_devices
-    with _on(devices.device), xla_adapter.cudnn_of_absent_device(target):
+    # The jits of frameworks lower a step to trace it.
+    callbacks = xla_adapter.callbacks_of_absent_devices()
+    with _on(devices.device), xla_adapter.cudnn_of_absent_device(target), callbacks:
         traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # The lowering of Pallas kernels queries the GPU, which an enclosing mesh provides.

@@ -22,6 +22,7 @@ class Proposal:
         without: which buffers it makes smaller, or holds for a shorter time.
         is_packed: whether it is to do away with fragmentation.
         live_peak_bytes: what is live at the peak after it, where that is known; None: the timeline tells, played again.
+        at_most_bytes: the most that it saves, if that can be more than what `without` takes away.
         code: to paste, where more is known of the step than its report says; empty: that of the intent.
     """
 
@@ -32,6 +33,7 @@ class Proposal:
     without: Without
     is_packed: bool = False
     live_peak_bytes: int | None = None
+    at_most_bytes: int = 0
     code: str = ""
 
     @property

@@ -49,6 +49,7 @@ from memprof.studies.advice.state import (
 )
 from memprof.studies.advice.weights import copied_weights, dequantised_weights, wide_weights
 from memprof.studies.advice.what_if import footprint_without
+from memprof.workloads.intents import Aim
 
 SMALLEST_SHARE = 0.02  # of the footprint: what saves less is not worth a change to the code
 
@@ -103,6 +104,8 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
     best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
     rules = {each.rule for each in compiled}
     aims = {each.proposal.intent.aim for each in compiled}
+    if Aim.CHUNK_LOSS in aims:
+        aims.add(Aim.CHUNK_ARRAY)  # of the logits
     recomputes = any(aim.recomputes for aim in aims)
     bounds = [
         each
@@ -154,10 +157,10 @@ def predicted_saving(report: Report, proposal: Proposal) -> int:
 
 
 def bound_bytes(report: Report, proposal: Proposal) -> int:
-    """The most that a proposal could save: all that it takes away from what is live at the peak."""
+    """The most that a proposal could save: all that it takes away from what is live at the peak, or more."""
     gone = sum(
         buffer.size_bytes - (instead.size_bytes if instead.spans is None else 0)
         for buffer in report.buffers
         if (instead := proposal.without(buffer)) is not None
     )
-    return max(gone, predicted_saving(report, proposal))
+    return max(gone, proposal.at_most_bytes, predicted_saving(report, proposal))

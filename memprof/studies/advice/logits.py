@@ -60,6 +60,8 @@ def num_classes(report: Report) -> int | None:
     widest = by_width[widths[0]]
     if not any(buffer.is_of_softmax for buffer in widest):
         return None
+    if {buffer.shape for buffer in widest if buffer.is_of_softmax} == {(widths[0], widths[0])}:
+        return None  # a contrastive loss compares all rows
     if not {Phase.FORWARD, Phase.BACKWARD} <= {buffer.phase for buffer in widest} or any(
         buffer.module in repeated or buffer.shape[0] in lengths or "/while/" in buffer.op for buffer in widest
     ):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from textwrap import dedent
+from typing import Any
 
 import jax
 
 from memprof.analysis.records.rewrites import Donation
 from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.tracing import jit_adapter
-from memprof.sources.jax.tracing.jitting import framework_of, is_array_like
+from memprof.sources.jax.tracing.jitting import is_array_like
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import has_shardings, jitted_code, name_of_step, step_of_code
+from memprof.studies.changes.own_jit import framework_of_jit, has_shardings, jitted_code, name_of_step, step_of_code
 from memprof.workloads.intents import Intent
 
 
@@ -32,15 +35,18 @@ def donations(step: Step) -> Iterator[Change]:
             cost=proposal.cost,
             code=code,
             spec=_donating(spec, code, proposal.intent),
+            on_cpu=_with_own_arguments(spec, proposal.intent),
             rewrite=Donation(positions=proposal.intent.positions),
         )
 
 
 def donating_code(spec: StepSpec, intent: Intent) -> str:
-    """Return the line that jits the step again, with donation."""
+    """Return the code that jits the step again, with donation."""
     if has_shardings(spec.fn):
         return f"donate_argnums = {intent.positions}  # for the jax.jit of {name_of_step(spec)}"
-    return jitted_code(spec, positions=intent.positions, names=intent.names, donates=True)
+    if framework_of_jit(spec) == "equinox":
+        return _code_of_equinox(spec, intent)
+    return jitted_code(spec, positions=intent.positions, names=intent.names)
 
 
 def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
@@ -48,9 +54,99 @@ def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
     if has_shardings(spec.fn):
         return replace(spec, fn=jit_adapter.jitted_with_donation(spec.fn, intent.positions))
     changed = step_of_code(spec, code)
-    if callable(own(spec.fn, "lower")) or framework_of(spec) == "equinox" or _takes_only_arrays(spec):
+    if framework_of_jit(spec) == "equinox":
+        kept, donated = _groups(spec, intent)
+        if not _is_donation_of_equinox(spec, kept):
+            arguments = _arguments(spec)
+            together = tuple(arguments[key] for key in kept)
+            changed = replace(changed, args=(together, *(arguments[key] for key in donated)), kwargs={})
+        return replace(changed, donate_argnums=(), static_argnums=())
+    if callable(own(spec.fn, "lower")) or _takes_only_arrays(spec):
         return replace(changed, donate_argnums=(), static_argnums=())
     return replace(spec, donate_argnums=tuple(sorted({*spec.donate_argnums, *intent.positions})))
+
+
+def _with_own_arguments(spec: StepSpec, intent: Intent) -> StepSpec | None:
+    """Return a step of Equinox whose code takes other arguments, with its own; None for any other step."""
+    if has_shardings(spec.fn) or framework_of_jit(spec) != "equinox":
+        return None
+    kept, donated = _groups(spec, intent)
+    if _is_donation_of_equinox(spec, kept):
+        return None
+    fn = own(spec.fn, "__wrapped__") if callable(own(spec.fn, "lower")) else spec.fn
+    return replace(spec, fn=fn, donate_argnums=tuple(key for key in donated if isinstance(key, int)))
+
+
+def _arguments(spec: StepSpec) -> dict[int | str, Any]:
+    """Return the arguments by position or keyword."""
+    arguments: dict[int | str, Any] = dict(enumerate(spec.args))
+    return arguments | dict(spec.kwargs.items())
+
+
+def _groups(spec: StepSpec, intent: Intent) -> tuple[list[int | str], list[int | str]]:
+    """Return what a filter_jit keeps and what it donates: what it donated before, and what is to be donated."""
+    before = {True: bool(own(spec.fn, "donate_first")), False: bool(own(spec.fn, "donate_rest"))}
+    wanted = {*intent.positions, *intent.names, *spec.donate_argnums}
+    kept: list[int | str] = []
+    donated: list[int | str] = []
+    for key in _arguments(spec):
+        (donated if key in wanted or before[key == 0] else kept).append(key)
+    return kept, donated
+
+
+def _is_donation_of_equinox(spec: StepSpec, kept: Sequence[int | str]) -> bool:
+    """Whether all arrays are donated, or all but those of the first argument."""
+    arguments = _arguments(spec)
+    return all(key == 0 or not any(map(is_array_like, jax.tree.leaves(arguments[key]))) for key in kept)
+
+
+def _code_of_equinox(spec: StepSpec, intent: Intent) -> str:
+    """Return code with a `filter_jit`, which donates all arguments, or all but the first.
+
+    An array that is donated in vain is deleted nevertheless, so a step that also takes others gets those together, as
+    the first argument.
+    """
+    kept, donated = _groups(spec, intent)
+    name, is_jitted = name_of_step(spec), callable(own(spec.fn, "lower"))
+    inner = f"{name}.__wrapped__" if is_jitted else name
+    if _is_donation_of_equinox(spec, kept):
+        kind = "all-except-first" if 0 in kept else "all"
+        return f'import equinox as eqx\n\n{name} = eqx.filter_jit({inner}, donate="{kind}")'
+    named = _names(spec)
+    together = f"({', '.join(named[key] for key in kept)}{',' if len(kept) == 1 else ''})"
+    given = [named[key] if isinstance(key, int) else f"{key}={key}" for key in named]
+    rest = ", ".join(named[key] for key in donated)
+    return dedent(f"""\
+        import equinox as eqx
+
+
+        def donating(call):
+            def {name}(kept, {rest}):
+                {together} = kept
+                return call({", ".join(given)})
+
+            return eqx.filter_jit({name}, donate="all-except-first")
+
+
+        {name} = donating({inner})  # call it as {name}({together}, {rest})""")
+
+
+def _names(spec: StepSpec) -> dict[int | str, str]:
+    """Return the name of each argument: that of its parameter, if it is one that code can take."""
+    try:
+        parameters = list(inspect.signature(spec.fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named: dict[int | str, str] = {}
+    for key in _arguments(spec):
+        parameter = parameters[key] if isinstance(key, int) and key < len(parameters) else None
+        is_plain = parameter is not None and parameter.kind in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        )
+        name = key if isinstance(key, str) else parameter.name if is_plain and parameter is not None else f"arg{key}"
+        named[key] = f"{name}_" if name in ("kept", "call") and not isinstance(key, str) else name
+    return named
 
 
 def _takes_only_arrays(spec: StepSpec) -> bool:

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -52,9 +53,10 @@ def in_bfloat16(optimizer):
 
 def narrow_optimizer_states(step: Step) -> Iterator[Change]:
     """Yield the step with its state in half the bytes, if the state is float32 and the code names its optimizer."""
-    wide = [leaf for leaf in step.report.arguments if _is_wide(leaf)]
+    beside_params = _beside_params(step)
+    wide = [leaf for leaf in step.report.arguments if _is_wide(leaf) and leaf.path not in beside_params]
     bound = _optimizer(step.spec) if wide and framework_of(step.spec) == "jax" else None
-    args = None if bound is None else _narrow_args(step)
+    args = None if bound is None else _narrow_args(step, {leaf.path for leaf in wide})
     if bound is None or args is None:
         return
     code = _CODE.replace("{name}", bound.name)
@@ -97,10 +99,31 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names, *(name for each in inner for name in _names(each))}
 
 
-def _narrow_args(step: Step) -> tuple[Any, ...] | None:
+def _beside_params(step: Step) -> set[str]:
+    """Return the paths of what lies in one tuple of optax with parameters, as the slow ones of its lookahead do.
+
+    The optimizer updates these, but did not make them.
+    """
+    paths: set[str] = set()
+    for number, value in enumerate(step.spec.args):
+        leaves = iter([leaf for leaf in step.report.arguments if leaf.position == number])
+        for node in jax.tree.leaves(value, is_leaf=_is_of_optax):
+            known = list(islice(leaves, len(jax.tree.leaves(node))))
+            if _is_of_optax(node) and any(leaf.role is Role.PARAMS for leaf in known):
+                paths.update(leaf.path for leaf in known)
+    return paths
+
+
+def _is_of_optax(node: Any) -> bool:
+    return isinstance(node, tuple) and type(node).__module__.partition(".")[0] == "optax"
+
+
+def _narrow_args(step: Step, paths: set[str]) -> tuple[Any, ...] | None:
     return changed_args(
         step,
         lambda known, leaf: (
-            jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=own(leaf, "sharding")) if _is_wide(known) else leaf
+            jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=own(leaf, "sharding"))
+            if known.path in paths
+            else leaf
         ),
     )

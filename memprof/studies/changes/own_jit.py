@@ -30,19 +30,22 @@ def has_shardings(fn: Any) -> bool:
     return any(isinstance(each, jax.sharding.Sharding) for each in jit_adapter.jit_shardings(fn))
 
 
-def jitted_code(
-    spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = (), donates: bool = False
-) -> str:
+def framework_of_jit(spec: StepSpec) -> str:
+    """Return the module whose jit the step has, or would have."""
+    fn = spec.fn
+    return type(fn).__module__.partition(".")[0] if callable(own(fn, "lower")) else framework_of(spec)
+
+
+def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = ()) -> str:
     """Return the line that jits the step again, with the options of its jit.
 
     Args:
         change: an expression that changes the function without jit.
-        positions, names: arguments to donate in addition.
-        donates: whether Equinox, which donates all arguments or none, donates.
+        positions, names: arguments to donate in addition; not for Equinox, see `donation.py`.
     """
     fn, name = spec.fn, name_of_step(spec)
     is_jitted = callable(own(fn, "lower"))
-    framework = type(fn).__module__.partition(".")[0] if is_jitted else framework_of(spec)
+    framework = framework_of_jit(spec)
     inner = f"{name}.__wrapped__" if is_jitted else name
     inner = f"{change}({inner})" if change else inner
     head = _IMPORTS[framework if framework in _IMPORTS else "jax"]
@@ -50,7 +53,7 @@ def jitted_code(
         head += "\nimport memprof"
     if framework == "equinox":
         before = (bool(own(fn, "donate_first")), bool(own(fn, "donate_rest")))
-        kind = "all" if donates else _DONATIONS_OF_EQUINOX.get(before)
+        kind = _DONATIONS_OF_EQUINOX.get(before)
         option = f', donate="{kind}"' if kind else ""
         return f"{head}\n\n{name} = eqx.filter_jit({inner}{option})"
     options = jit_adapter.jit_options(own(fn, "jitted_fn") or fn) if is_jitted else None

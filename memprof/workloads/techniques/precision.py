@@ -185,8 +185,12 @@ TECHNIQUES = (
     FP16,
 )
 MEANS = {
+    # No line would do: other float32 arrays of the model make its results float32 again, or are refused by
+    # convolutions and scans.
     Aim.CAST_PASSES: Means(
-        code=_CAST_PASSES,
+        words="At the start of the loss, cast the parameters and the batch to bfloat16, and also the float32 arrays"
+        " that the model makes itself, such as initial states, masks and noise; in Flax, pass dtype=jnp.bfloat16 to"
+        " the modules. Cast the results to float32 before the loss is computed from them.",
         technique=BF16.name,
     ),
     Aim.CAST_WEIGHTS: Means(

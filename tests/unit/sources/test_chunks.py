@@ -45,6 +45,18 @@ def _taken_along_axis(x: Any, head: Any) -> Any:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), _LABELS[..., None], -1).mean()
 
 
+def _after_a_low_rank_product(x: Any, head: Any) -> Any:
+    """A LoRA adapter before the head: its second product is large beside its first one."""
+    return _integer_labels(x + (x @ head[:, :2]) @ head[:2, :_WIDTH], head)
+
+
+def _after_an_attention(x: Any, head: Any) -> Any:
+    """The context is larger than the weights of few tokens, so it could begin a region, too."""
+    few = x[:, :3]
+    weights = jax.nn.softmax(jnp.einsum("btd,bsd->bts", x, few))
+    return _integer_labels(jnp.tanh(weights @ few), head)
+
+
 def _with_more_results(x: Any, head: Any) -> Any:
     @jax.jit
     def logits_of(x: Any) -> Any:
@@ -100,7 +112,14 @@ def _assert_close(before: Any, after: Any) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "num_rows"),
-    [(_integer_labels, 21), (_one_hot_labels, 42), (_taken_along_axis, 21), (_logits_flattened, 2)],
+    [
+        (_integer_labels, 21),
+        (_one_hot_labels, 42),
+        (_taken_along_axis, 21),
+        (_logits_flattened, 2),
+        (_after_a_low_rank_product, 21),
+        (_after_an_attention, 21),
+    ],
 )  # fmt: skip
 def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_rows: int) -> None:
     found, before, after = _in_chunks(loss, _HIDDEN, _HEAD)

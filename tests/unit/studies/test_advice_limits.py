@@ -10,7 +10,7 @@ from report_builder import H100, buffer, report
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Loop, Report
-from memprof.studies.advice.advise import predicted_saving
+from memprof.studies.advice.advise import bound_bytes, predicted_saving
 from memprof.studies.advice.logits import chunked_loss
 from memprof.studies.advice.passes import flash_attention, half_precision, huge_buffer, workspace
 from memprof.workloads.intents import Aim
@@ -115,6 +115,43 @@ def test_a_step_computes_in_16_bits_if_an_array_of_a_quarter_does(narrow: LiveBu
     found = list(half_precision(made))
     assert bool(found) is speaks
     assert all(predicted_saving(made, each) == 512 for each in found)
+
+
+def test_a_step_computes_in_16_bits_if_a_quarter_of_its_bytes_do() -> None:
+    """The logits of a contrastive loss are far larger than any activation."""
+    narrow = [_array((8, 8)) for _ in range(4)]  # 128 bytes each
+    assert not list(half_precision(report([_array((16, 32), dtype="f32"), *narrow])))
+    assert list(half_precision(report([_array((16, 32), dtype="f32"), *narrow[1:]])))
+
+
+def test_half_precision_is_bounded_by_all_float32_at_the_peak() -> None:
+    """Gradients and what the loss begins with are in the bound, though they may stay; integers are not."""
+    others = (
+        _array((64,), Category.GRADIENTS, dtype="f32"),
+        replace(_array((64,), Category.COTANGENTS, dtype="f32"), module=""),
+        _array((64,), dtype="s32"),
+    )
+    made = report([_array((16, 16), dtype="f32"), *others])
+    (proposal,) = half_precision(made)
+    assert predicted_saving(made, proposal) < 1024
+    assert bound_bytes(made, proposal) == (1024 + 256 + 256) * 6 // 10
+
+
+def test_a_kernel_in_16_bits_also_halves_its_operands() -> None:
+    probabilities = replace(_array((2, 16, 16), dtype="f32"), is_of_attention=True, module="attend")
+    query, other = (replace(_array((2, 16, 4), dtype="f32"), module=name) for name in ("attend/query", "attending"))
+    (proposal,) = flash_attention(made := report([probabilities, query, other]))
+    assert bound_bytes(made, proposal) == 2048 + 512 * 6 // 10
+
+
+def test_logits_of_a_contrastive_loss_have_no_chunks_of_tokens() -> None:
+    part_of_a_sum = _array((4, 64), dtype="f32")
+
+    def speaks(shape: tuple[int, ...]) -> bool:
+        arrays = [replace(each, shape=shape) for each in (_LOGITS, _COTANGENT)]
+        return bool(list(chunked_loss(report([*arrays, part_of_a_sum, _HIDDEN]))))
+
+    assert [speaks(shape) for shape in ((64, 64), (2, 32, 64), (65, 64))] == [False, True, True]
 
 
 @pytest.mark.parametrize(

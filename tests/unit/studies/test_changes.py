@@ -61,6 +61,22 @@ def _proposed(rule: str, intent: Intent, **fields: Any) -> Advice:
     return Advice(rule=rule, proposal=proposal, bound_bytes=1)
 
 
+# `filter_jit` would donate the batch too, and the next call could not use it.
+_REGROUPED = """\
+import equinox as eqx
+
+
+def donating(call):
+    def plain(kept, state):
+        (x,) = kept
+        return call(state, x)
+
+    return eqx.filter_jit(plain, donate="all-except-first")
+
+
+plain = donating(plain)  # call it as plain((x,), state)"""
+
+
 class TestDonation:
     @pytest.mark.parametrize(
         ("make", "positions", "line"),
@@ -86,6 +102,16 @@ class TestDonation:
             ),
             (
                 lambda: eqx.filter_jit(plain),
+                (0, 1),
+                'import equinox as eqx\n\nplain = eqx.filter_jit(plain.__wrapped__, donate="all")',
+            ),
+            (
+                lambda: eqx.filter_jit(plain),
+                (1,),
+                'import equinox as eqx\n\nplain = eqx.filter_jit(plain.__wrapped__, donate="all-except-first")',
+            ),
+            (
+                lambda: eqx.filter_jit(plain, donate="all-except-first"),
                 (0,),
                 'import equinox as eqx\n\nplain = eqx.filter_jit(plain.__wrapped__, donate="all")',
             ),
@@ -107,12 +133,26 @@ class TestDonation:
             ),
             (
                 lambda: eqx.nn.Linear(2, 2, key=jax.random.key(0)),
-                'import equinox as eqx\n\nplain = eqx.filter_jit(plain, donate="all")',
+                _REGROUPED,
             ),
         ],
     )  # fmt: skip
     def test_a_step_without_jit_has_that_of_its_arguments(self, argument: Callable[[], Any], line: str) -> None:
         assert donating_code(StepSpec(plain, (argument(), _F32)), Intent(aim=Aim.DONATE, positions=(0,))) == line
+
+    def test_what_equinox_does_not_donate_can_be_used_again(self) -> None:
+        def decode(model: Any, cache: jax.Array, *rest: Any, kept: jax.Array, mode: str) -> Any:
+            return model.weight @ cache + rest[0] + kept, cache + 1.0
+
+        model, x = eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones((2, 2))
+        spec = StepSpec(eqx.filter_jit(decode), (model, x, x), kwargs={"kept": x, "mode": "sample"})
+        (change,) = donations(_step(spec, advice=(_proposed("donate_state", Intent(aim=Aim.DONATE, positions=(1,))),)))
+        (others, cache), changed = change.spec.args, change.spec.fn
+        assert "call it as decode((model, arg2, kept, mode), cache)" in change.code
+        for _ in range(2):
+            cache = changed(others, cache + 0.0)[1]
+        assert (cache == 3.0).all()
+        assert (others[1] == 1.0).all()
 
     def test_shardings_are_not_repeated(self) -> None:
         mesh = jax.make_mesh((1,), ("data",))
@@ -299,6 +339,14 @@ class TestNarrowState:
         assert change.evidence.startswith("16 bytes of it")  # 4 x 4
         assert change.code.endswith("adam = in_bfloat16(adam)\n")
         assert not change.keeps_numbers
+        # The slow parameters of a lookahead are no state that the optimizer makes.
+        pair = optax.LookaheadParams(fast=_F32, slow=_F32)
+        arguments = (_leaf("params.fast", Role.PARAMS, (4,)), _leaf("params.slow", Role.OPTIMIZER_STATE, (4,)),
+                     *arguments[1:])  # fmt: skip
+        (change,) = narrow_optimizer_states(_step(replace(spec, args=(pair, state)), arguments=arguments))
+        assert change.spec.args[0] == pair
+        assert change.spec.args[1]["m"].dtype == jnp.bfloat16
+        arguments = (arguments[0], *arguments[2:])
         unknown = (*arguments[:2], _leaf("m", Role.OPTIMIZER_STATE, (5,), position=1), arguments[3])
         assert not list(narrow_optimizer_states(_step(spec, arguments=unknown)))
         assert not list(narrow_optimizer_states(_step(spec, arguments=arguments[:2])))  # nothing is wide

@@ -56,20 +56,23 @@ class Region:
 
 
 def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
-    """Return the losses and attentions of a function without jits, in order. No two share an operation."""
+    """Return the losses and attentions of a function without jits, in order. No two share an operation.
+
+    The largest products come first: a small one before the head, such as that of a low-rank adapter, would otherwise
+    begin a region that contains the loss.
+    """
     graph = _Graph(jaxpr)
     found: list[Region] = []
     taken: set[int] = set()
-    for number, equation in enumerate(jaxpr.eqns):
-        if equation.primitive.name != _PRODUCT or number in taken:
-            continue
-        for rows in _expanding(equation):
+    products = [number for number, each in enumerate(jaxpr.eqns) if each.primitive.name == _PRODUCT]
+    for number in sorted(products, key=lambda number: -_size(jaxpr.eqns[number].outvars[0])):
+        for rows in () if number in taken else _expanding(jaxpr.eqns[number]):
             region = _Growth(graph, number, rows).region()
             if region is not None and not taken.intersection(region.own):
                 taken.update(region.own)
                 found.append(region)
                 break
-    return found
+    return sorted(found, key=lambda each: each.numbers)
 
 
 def _expanding(equation: Any) -> Iterator[Rows]:
@@ -134,11 +137,11 @@ class _Growth:
             return None
         made = [var for number in own for var in self.graph.equations[number].outvars]
         outputs = [(var, self.axes[var]) for var in made if self._is_read_outside(var)]
-        names = [self.graph.equations[number].primitive.name for number in own]
+        names = [self.graph.equations[number].primitive.name for number in sorted(own)]
         if not outputs or _SOFTMAX not in names or any(self._is_large(var) for var, _ in outputs):
             return None
         return Region(
-            kind=Kind.ATTENTION if names.count(_PRODUCT) > 1 else Kind.LOSS,
+            kind=Kind.ATTENTION if _PRODUCT in names[names.index(_SOFTMAX) :] else Kind.LOSS,
             numbers=tuple(sorted(self.rows)),
             own=own,
             rows=self.rows,
