@@ -52,7 +52,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.SPLIT_CACHE),
         what="Store the cache of each layer in a separate array, and call the layers one after another",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of the whole cache that a loop over layers makes,"
+        evidence=f"{amount(copies, 'arrays')} at the peak are copies of the whole cache that a loop over layers makes,"
         f" the largest at {made_at(copies[0])}",
         cost="a longer compile: the program has a copy of each layer",
         without=without,
@@ -75,7 +75,7 @@ def relaid_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.REORDER_CACHE),
         what="Store the cache in the order of axes that attention reads",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are copies of caches in another order, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)}",
         cost="none, if nothing else reads the cache",
         without=without,
@@ -121,7 +121,7 @@ def wide_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_CACHE),
         what="Store the cache in bfloat16, like the weights",
-        evidence=f"{amount(held, 'arrays')}, are keys and values in float32, made by weights of 16 bits or fewer",
+        evidence=f"{amount(held, 'arrays')} are keys and values in float32, made by weights of 16 bits or fewer",
         cost="keys and values of 8 bits of precision, as most engines hold them",
         without=without,
     )
@@ -145,7 +145,7 @@ def growing_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.FILL_CACHE),
         what="Write into a cache of full length, instead of returning a longer one",
-        evidence=f"{amount(longer, 'results')} at the peak, are caches that come back longer by {growth(longer[0])},"
+        evidence=f"{amount(longer, 'results')} at the peak are caches that come back longer by {growth(longer[0])},"
         f" the largest {array_type(longer[0].dtype, longer[0].shape)}: every call copies the cache, and JAX recompiles"
         " the step for every length",
         cost="memory for the full length from the first token on",
@@ -175,7 +175,7 @@ def repeated_heads(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.REPEAT_HEADS_LATER),
         what="Store each head of keys and values once, and repeat them after they are read",
-        evidence=f"{amount(held, 'arrays')} at the peak, hold every head {copies[held[0].op]} times: the step repeats"
+        evidence=f"{amount(held, 'arrays')} at the peak hold every head {copies[held[0].op]} times: the step repeats"
         " keys and values before it stores them",
         cost="none, if attention takes query heads in groups; otherwise a repeated copy of one layer at a time",
         without=without,
@@ -199,7 +199,7 @@ def long_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_WINDOW),
         what=f"Store only the last {size:,} tokens of each sequence",
-        evidence=f"{amount(held, 'arrays')} at the peak, have room for {length:,} tokens, and a mask hides all except"
+        evidence=f"{amount(held, 'arrays')} at the peak have room for {length:,} tokens, and a mask hides all except"
         f" the last {size:,}",
         cost="none, unless another program reads the older tokens",
         without=without,
@@ -225,7 +225,7 @@ def wide_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_WEIGHTS),
         what="Store the weights in bfloat16: the step trains nothing",
-        evidence=f"{amount(weights, 'arrays')}, are weights in float32",
+        evidence=f"{amount(weights, 'arrays')} are weights in float32",
         cost="weights of 8 bits of precision, as most models are published",
         without=without,
     )
@@ -247,7 +247,7 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
         what="Convert the weights once, before the first call",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are made of weights alone at every call, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
         cost="none, if the weights are needed in no other form",
         without=without,
@@ -269,7 +269,7 @@ def dequantised_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.SCALE_RESULTS),
         what="Multiply the results of products by the scales, not the weights",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are dequantised copies of quantised weights, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are dequantised copies of quantised weights, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
         cost="none for scales of columns; sums of each group for scales of groups of rows",
         without=without,
@@ -333,7 +333,7 @@ def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
         what="Compute only the logits of each prompt's last token",
-        evidence=f"{amount(logits, 'arrays')} at the peak, hold logits of every token; the largest is made at"
+        evidence=f"{amount(logits, 'arrays')} at the peak hold logits of every token; the largest is made at"
         f" {made_at(logits[0])}",
         cost="none, unless the prompt's own probabilities are asked for",
         without=without,

@@ -1,4 +1,4 @@
-"""Rules on what a step makes on its way: arrays of the forward and backward pass, scratch, and gaps between them."""
+"""Rules for temporary memory: arrays of the forward and backward passes, scratch, and fragmentation."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from memprof.studies.advice.recomputation import repeated_modules
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-# Made in the forward and backward passes, and no gradient of a parameter.
+# Categories of the forward and backward passes, without gradients of parameters.
 MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
-_SHARE = 0.25  # of the largest array in float32: a smaller one in 16 bits says little
-# Primitives without a 16-bit form, as the names of operations end.
+_SHARE = 0.25  # of the largest float32 array: a smaller 16-bit array does not show mixed precision
+# Last parts of the names of operations that have no 16-bit form.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
 _LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _NUM_CHUNKS = 8  # of the loss
-_WIDER = 2  # logits than whatever else the model computes
+_WIDER = 2  # logits are this many times as wide as the next widest array
 _HUGE = 0.2  # of the footprint
 _MOST_PIECES = 32  # of a huge array
-_OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 0.10.2 to 0.12)
-# What XLA generates matrix products of. Complex products stay with the library, and asked for 33,554,432 bytes instead
-# of 4,194,304 with the option (jax 0.10.2, H100).
+_OF_CUBLAS = "__cublas"  # first part of XLA's names of cuBLAS calls (jaxlib 0.10.2 to 0.12)
+# Dtypes of the matrix products that XLA generates. Complex products stay with cuBLAS; with the option they requested
+# 33,554,432 bytes instead of 4,194,304 (jax 0.10.2, H100).
 _GENERATED = frozenset({"f16", "bf16", "f32"})
-_LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # below it XLA generates none: on a T4 the option leaves all scratch as it is
+_LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # XLA generates no products below it: on a T4 the option changes no scratch
 
 
 def half_precision(report: Report) -> Iterator[Proposal]:
-    """Activations in float32 that bfloat16 would hold in half the bytes.
+    """Propose bfloat16 for activations in float32.
 
-    A step that computes in 16 or 8 bits already keeps some values in float32 on purpose, and factorizations and
-    transforms have no 16-bit form.
+    A step that already computes in 16 or 8 bits keeps some values in float32 on purpose. Factorizations and transforms
+    have no 16-bit form.
     """
     wide = changed_at_peak(report, _in_half)
     passes = [buffer for buffer in report.temp_buffers if buffer.category in MADE_IN_PASSES]
@@ -48,7 +48,7 @@ def half_precision(report: Report) -> Iterator[Proposal]:
         yield Proposal(
             intent=Intent(aim=Aim.CAST_PASSES),
             what="Compute in bfloat16, with parameters and optimizer in float32",
-            evidence=f"{amount(wide, 'arrays')} of the passes at the peak, are float32",
+            evidence=f"{amount(wide, 'arrays')} of the passes at the peak are float32",
             cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
             without=_in_half,
         )
@@ -59,30 +59,30 @@ def _is_narrow(dtype: str) -> bool:
 
 
 def _in_half(buffer: LiveBuffer) -> Instead | None:
-    """The loss is computed in float32, and with it what its gradient begins with."""
+    """Return half of a float32 array of the passes, except the first cotangents: the loss stays in float32."""
     is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
     is_wide = buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES and not is_of_loss
     return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
 
 def flash_attention(report: Report) -> Iterator[Proposal]:
-    """Attention that keeps what each query gives to each key.
+    """Propose a fused kernel for an attention that keeps its probabilities.
 
-    Its arrays are known by data flow, see `patterns.py`: an array is not one of these for being square.
+    Data flow identifies them (see `patterns.py`); their shape would not suffice.
     """
     changed = changed_at_peak(report, _without_probabilities)
     if not any(buffer.category is Category.ACTIVATIONS for buffer in changed):
         return
     evidence = (
-        f"{amount(changed, 'arrays')} at the peak, hold a number for each query and key of an attention, the largest"
-        f" made at {made_at(changed[0])}"
+        f"{amount(changed, 'arrays')} at the peak hold a number for each query and key of an attention; the largest"
+        f" is made at {made_at(changed[0])}"
     )
     if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_ATTENTION:
         yield Proposal(
             intent=Intent(aim=Aim.CHUNK_ATTENTION),
-            what="Attend one block of queries at a time, and recompute its probabilities",
+            what="Attend with one block of queries at a time, and recompute its probabilities",
             evidence=evidence,
-            cost="the products of queries and keys again, in a loop",
+            cost="recomputes the products of queries and keys, in a loop",
             without=_without_probabilities,
         )
         return
@@ -90,11 +90,11 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
     drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
-        what="Use a fused attention kernel, which has no dropout of the probabilities"
+        what="Use a fused attention kernel, which does not support dropout of the probabilities"
         if drops
-        else "Use an attention kernel that never holds the probabilities",
+        else "Use an attention kernel that never stores the probabilities",
         evidence=evidence,
-        cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",
+        cost="no time, it is usually faster; it needs 16-bit inputs, and cuDNN on NVIDIA's GPUs",
         without=_without_probabilities,
     )
 
@@ -105,7 +105,7 @@ def _without_probabilities(buffer: LiveBuffer) -> Instead | None:
 
 
 def chunked_loss(report: Report) -> Iterator[Proposal]:
-    """Logits, and the gradient of the loss by them, that exist whole."""
+    """Propose to compute the loss in chunks, if whole logits or their cotangents exist at the peak."""
     classes = num_classes(report)
     if classes is None:
         return
@@ -119,17 +119,18 @@ def chunked_loss(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CHUNK_LOSS, num_parts=_NUM_CHUNKS),
         what=f"Compute the logits and their loss in {_NUM_CHUNKS} chunks",
-        evidence=f"{amount(logits, 'arrays')} at the peak, have {classes:,} columns; the largest holds "
+        evidence=f"{amount(logits, 'arrays')} at the peak have {classes:,} columns; the largest holds "
         f"{logits[0].size_bytes:,} bytes and is made at {made_at(logits[0])}",
-        cost="the last matrix product of the forward pass again",
+        cost="recomputes the last matrix product of the forward pass",
         without=without,
     )
 
 
 def num_classes(report: Report) -> int | None:
-    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
+    """Return the number of columns of the logits; None if there are no logits.
 
-    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
+    Logits are the widest arrays. They are made last in the forward pass, outside of layers and loops, and are an input
+    of a softmax, or of its logarithm.
     """
     repeated = {path for paths in repeated_modules(report).values() for path in paths}
     lengths = {loop.trip_count for loop in report.program.loops}
@@ -158,19 +159,19 @@ def _last_forward(buffers: Iterable[LiveBuffer]) -> int:
 
 
 def is_logits(buffer: LiveBuffer, classes: int) -> bool:
-    """Whether it is an array with a column for each class, made on the way from the parameters to their gradients."""
+    """Whether a buffer of the passes has a column for each class."""
     return buffer.category in MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
 
 
 def huge_buffer(report: Report) -> Iterator[Proposal]:
-    """One array that makes the peak, with the line that makes it."""
+    """Propose to split a single array that holds a large share of the peak, and name its source line."""
     largest = _largest(report)
     if largest is None:
         return
     num_pieces = min(_MOST_PIECES, largest.shape[0])
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        """What is made of it element by element goes with it, and so do their cotangents, but nothing else."""
+        """Split the array, the elementwise results of it, and their cotangents."""
         is_cut = buffer.family == largest.family and buffer.category in MADE_IN_PASSES
         return Instead(size_bytes=buffer.size_bytes // num_pieces) if is_cut else None
 
@@ -179,15 +180,15 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
         what=f"Make {array_type(largest.dtype, largest.shape)} in pieces, or not at all",
         evidence=f"one array holds {largest.size_bytes:,} bytes, "
         f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
-        f"{made_at(largest)}; with what is made of it element by element, and their cotangents: "
+        f"{made_at(largest)}; with its elementwise results and their cotangents: "
         f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
-        cost="a loop instead of one operation, and its values again in the backward pass",
+        cost="a loop instead of one operation; the backward pass recomputes its values",
         without=without,
     )
 
 
 def _largest(report: Report) -> LiveBuffer | None:
-    """The largest array that can be cut, if it is huge, and there is no better advice for it."""
+    """Return the largest array that can be split, if it is huge and no other rule applies to it."""
     classes = num_classes(report)
     return next(
         (
@@ -204,7 +205,7 @@ def _largest(report: Report) -> LiveBuffer | None:
 
 
 def workspace(report: Report) -> Iterator[Proposal]:
-    """Scratch memory of library calls that is alive at the peak."""
+    """Propose to replace cuBLAS, if scratch memory of its calls is live at the peak."""
     if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_GENERATED:
         return
     dtypes = {
@@ -214,7 +215,7 @@ def workspace(report: Report) -> Iterator[Proposal]:
     }
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        """Scratch of other libraries (convolutions, sorting) is not for this option to change."""
+        """Remove scratch of matrix products; the option does not affect other libraries (convolutions, sorting)."""
         is_scratch = buffer.category is Category.WORKSPACE and _OF_CUBLAS in buffer.evidence
         return Instead(size_bytes=0) if is_scratch and dtypes.get(buffer.name) in _GENERATED else None
 
@@ -224,15 +225,15 @@ def workspace(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.GENERATE_PRODUCTS),
         what="Let XLA generate the matrix products that now need scratch memory",
-        evidence=f"{amount(at_peak, 'arrays')} at the peak, are scratch of matrix products by cuBLAS, the largest "
+        evidence=f"{amount(at_peak, 'arrays')} at the peak are scratch of matrix products by cuBLAS, the largest "
         f"for {at_peak[0].name}",
-        cost="perhaps slower matrix products: measure",
+        cost="matrix products may be slower; measure it",
         without=without,
     )
 
 
 def fragmentation(report: Report) -> Iterator[Proposal]:
-    """Bytes of the temp block that hold nothing at the peak."""
+    """Propose a scan over layers, if parts of the temp block are unused at the peak."""
     size_bytes = report.categories[Category.FRAGMENTATION]
     layers = [
         family for family, paths in repeated_modules(report).items() if "/" not in family and _are_equal(report, paths)
@@ -241,18 +242,18 @@ def fragmentation(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.SCAN_LAYERS),
-        what="Scan over equal layers: fewer arrays, of equal sizes, pack better",
-        evidence=f"{size_bytes:,} bytes of the temp block hold nothing at the peak, which is the most that packing"
-        f" can save; {layers[0]} have equal parameters and are not scanned",
-        cost="stacked parameters; activations of all layers in one array each, which hold more where the compiler"
-        " fuses layers now",
+        what="Scan over equal layers: fewer arrays of equal sizes pack better",
+        evidence=f"{size_bytes:,} bytes of the temp block are unused at the peak, and better packing saves no more"
+        f" than that; {layers[0]} have equal parameters and are not scanned",
+        cost="parameters are stacked; each activation of all layers is one array, which takes more memory if the"
+        " compiler fuses layers now",
         without=lambda buffer: None,
         is_packed=True,
     )
 
 
 def _are_equal(report: Report, paths: tuple[str, ...]) -> bool:
-    """Whether modules have parameters of the same shapes, so that these can be stacked."""
+    """Whether modules have parameters of equal shapes, which can be stacked."""
     return len({tuple(_shapes(node)) for node in report.modules.children if node.path in paths}) == 1
 
 

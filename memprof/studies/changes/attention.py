@@ -37,10 +37,10 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     yield Change(
         rule="flash_attention",
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype),
-        what="Use an attention kernel that never holds the probabilities",
-        evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest hold"
+        what="Use an attention kernel that never stores the probabilities",
+        evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest take"
         f" {max(each.probability_bytes for each in found):,} bytes",
-        cost="none in time, usually less; cuDNN, and scratch memory that it plans on the device alone",
+        cost="no time, it is usually faster; it needs cuDNN, whose scratch memory is only known on the device",
         code=code,
         spec=step_of_code(step.spec, code),
         on_cpu=step_of_code(step.spec, code.replace("FusedAttention()", 'FusedAttention(implementation="xla")')),

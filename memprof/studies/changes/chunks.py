@@ -44,7 +44,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             intent=Intent(aim=aim, num_parts=num_parts),
             what=what.format(num_parts),
             evidence=_evidence(regions, kind),
-            cost="their matrix products of the forward pass again, in a loop",
+            cost="recomputes their matrix products of the forward pass, in a loop",
             code=code,
             spec=step_of_code(step.spec, code),
             rewrite=rewrite,

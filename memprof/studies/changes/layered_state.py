@@ -53,7 +53,7 @@ def layered_states(step: Step) -> Iterator[Change]:
     (number,) = num_layers
     names = [_name(spec, position, len(positions)) for position in positions]
     lines = "".join(f"{name} = memprof.in_layers({name}, {number})\n" for name in names)
-    code = f"{code}\n\n# once, before the first call; the step returns it so, too\n{lines}"
+    code = f"{code}\n\n# once, before the first call; the step returns it in the same form\n{lines}"
     given = [Bound(name=name, value=spec.args[position]) for name, position in zip(names, positions, strict=True)]
     with pasted(code, [Bound(name=name_of_step(spec), value=spec.fn), *given]) as values:
         changed = values[name_of_step(spec)]

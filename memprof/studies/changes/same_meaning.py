@@ -1,7 +1,7 @@
 """Test whether a changed step computes the same: both are run on the CPU, with the same small random values.
 
-If a step is too large for that, it is run with two examples, provided that its batch can be cut. A step that cannot be
-run stays unproved.
+If a step is too large for that, it is run with two examples, provided that its batch can be cut. If a step cannot be
+run, its meaning is unproved.
 """
 
 from __future__ import annotations

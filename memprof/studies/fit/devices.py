@@ -103,7 +103,7 @@ def find_fewest(measure: Callable[[int], int], *, numbers: Sequence[int], start:
     if fitting is None:
         more = f"; {refusal.rstrip('.')}" if is_refused_above else ""
         raise NothingFitsError(
-            f"not even {max(sizes)} devices are enough: each takes {sizes[max(sizes)]:,} bytes{more}"
+            f"not even {max(sizes)} devices are enough: each needs {sizes[max(sizes)]:,} bytes{more}"
         )
     before = numbers[max(numbers.index(fitting) - 1, 0)]
     below = before if before in sizes and before != fitting else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from memprof.analysis.records.watched import SeenCall
 
 _MOST_NAMES, _MOST_VALUES = 3, 3
-_PLACED = "with the same arguments, which were placed on the devices in another way"
+_PLACED = "with the same arguments, placed differently on the devices"
 _JITTED = "jitted anew each time: call jax.jit once, outside of the loop or function that calls the result"
-_UNKNOWN = "with the same types: arrays placed in another way, a setting of JAX, a mesh around it, or a cleared cache"
+_UNKNOWN = "with the same types: another placement of arrays, a setting of JAX, a mesh around it, or a cleared cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
