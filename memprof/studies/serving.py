@@ -22,7 +22,8 @@ from memprof.errors import MemprofError
 from memprof.studies.advice.inference import kind_of
 from memprof.studies.advice.passes import MADE_IN_PASSES
 
-_SHARED = (Role.KV_CACHE, Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
+_STATE = tuple(role for role in Role if role not in (Role.PARAMS, Role.BATCH, Role.KV_CACHE))
+_SHARED = (Role.KV_CACHE, Role.PARAMS, *_STATE)
 _SHORTEST_CONTEXT = 1024
 _NUM_CONTEXTS = 8
 
@@ -142,7 +143,7 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
         pool_bytes=pool_bytes,
         weights_bytes=shared[Role.PARAMS],
         cache_bytes=cache_bytes,
-        state_bytes=shared[Role.OTHER_STATE] + shared[Role.OPTIMIZER_STATE],
+        state_bytes=sum(shared[role] for role in _STATE),
         constant_bytes=sum(each.constant_bytes for each in programs),
         cache_tokens=cache_tokens,
         cache_bytes_per_token=cache_bytes // cache_tokens,

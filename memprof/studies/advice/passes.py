@@ -13,8 +13,7 @@ from memprof.studies.advice.recomputation import repeated_modules
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-# Categories of the forward and backward passes, without gradients of parameters.
-MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
+MADE_IN_PASSES = frozenset(category for category in Category if category.is_of_passes)
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
 _SHARE = 0.25  # of the largest float32 array: a smaller 16-bit array does not show mixed precision

@@ -37,6 +37,8 @@ from memprof.studies.check.gate import (
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
+_TOTAL = len(Category) * _NUM_BYTES  # of `_step`
+_TWO_KILOBYTES_MORE = f"footprint went from {_TOTAL:,} to {_TOTAL + 2000:,} bytes ({2000 / _TOTAL:+.2%})"
 
 
 def _step(grown: Category | None = None, percent: int = 0) -> Report:
@@ -74,9 +76,7 @@ def test_an_amount_is_a_threshold_too() -> None:
     before, after = baseline_of(_step()), _step(Category.GRADIENTS, 50)  # 2000 bytes more
     assert check(after, baseline=before, thresholds=[parse_threshold("footprint:+2000B")]).passed
     result = check(after, baseline=before, thresholds=[parse_threshold("footprint:+1999B")])
-    assert [item.sentence for item in result.items] == [
-        "footprint went from 76,000 to 78,000 bytes (+2.63%); the limit is footprint:+1999B"
-    ]
+    assert [item.sentence for item in result.items] == [f"{_TWO_KILOBYTES_MORE}; the limit is footprint:+1999B"]
     assert not result.passed
 
 
@@ -88,11 +88,11 @@ def test_growth_from_nothing_is_more_than_any_share() -> None:
 
 def test_the_maximum_itself_passes_and_one_byte_less_fails() -> None:
     step = _step()
-    (item,) = check(step, maxima=[Maximum(size_bytes=76000, reason="--max")]).items
-    assert (item.passed, item.sentence) == (True, "the footprint of 76,000 bytes is within 76,000 (--max)")
-    result = check(step, maxima=[Maximum(size_bytes=75999, reason="--max 75999B")])
+    (item,) = check(step, maxima=[Maximum(size_bytes=_TOTAL, reason="--max")]).items
+    assert (item.passed, item.sentence) == (True, f"the footprint of {_TOTAL:,} bytes is within {_TOTAL:,} (--max)")
+    result = check(step, maxima=[Maximum(size_bytes=_TOTAL - 1, reason="--max")])
     assert [item.sentence for item in result.items] == [
-        "the footprint of 76,000 bytes exceeds 75,999 by 1 (--max 75999B)"
+        f"the footprint of {_TOTAL:,} bytes exceeds {_TOTAL - 1:,} by 1 (--max)"
     ]
 
 
@@ -155,7 +155,7 @@ def test_growth_that_xla_hides_by_recomputing_is_found(tmp_path: Path, is_presse
     assert result.items == (
         Item(
             passed=False,
-            sentence="footprint went from 76,000 to 78,000 bytes (+2.63%); the limit is footprint:+2%; without what XLA"
+            sentence=f"{_TWO_KILOBYTES_MORE}; the limit is footprint:+2%; without what XLA"
             " recomputes under memory pressure",
         ),
     )
