@@ -89,7 +89,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
     drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
-        what="Use a fused attention kernel, which does not support dropout of the probabilities"
+        what="Use a fused attention kernel, without dropout of probabilities"
         if drops
         else "Use an attention kernel that never stores the probabilities",
         evidence=evidence,
