@@ -17,7 +17,7 @@ from memprof.workloads.intents import Aim, Intent
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
 # How many quantised numbers an element of a wider type may hold.
 _PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
-_FEWEST_AXES = 3  # of a cache: tokens, heads and their width
+_MIN_NUM_AXES = 3  # of a cache: tokens, heads and their width
 _HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
 
 
@@ -155,7 +155,7 @@ def growing_cache(report: Report) -> Iterator[Proposal]:
 
 def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """By how much the only axis that differs is longer; 0 if it is shorter, or if several differ."""
-    if len(before) != len(after) or len(before) < _FEWEST_AXES:
+    if len(before) != len(after) or len(before) < _MIN_NUM_AXES:
         return 0
     changes = [new - old for old, new in zip(before, after, strict=True) if new != old]
     return max(changes[0], 0) if len(changes) == 1 else 0

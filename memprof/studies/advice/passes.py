@@ -19,16 +19,16 @@ _HALF = ("bf16", "f16")
 _SHARE = 0.25  # of the largest float32 array: a smaller 16-bit array does not show mixed precision
 # Last parts of the names of operations that have no 16-bit form.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
-_LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
+_MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _NUM_CHUNKS = 8  # of the loss
 _WIDER = 2  # logits are this many times as wide as the next widest array
 _HUGE = 0.2  # of the footprint
-_MOST_PIECES = 32  # of a huge array
-_OF_CUBLAS = "__cublas"  # first part of XLA's names of cuBLAS calls (jaxlib 0.10.2 to 0.12)
+_MAX_PIECES = 32  # of a huge array
+_OF_CUBLAS = "__cublas"  # first part of XLA's names of cuBLAS calls
 # Dtypes of the matrix products that XLA generates. Complex products stay with cuBLAS; with the option they requested
 # 33,554,432 bytes instead of 4,194,304 (jax 0.10.2, H100).
 _GENERATED = frozenset({"f16", "bf16", "f32"})
-_LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # XLA generates no products below it: on a T4 the option changes no scratch
+_MIN_CAPABILITY_OF_GENERATED = (8, 0)  # XLA generates no products below it: on a T4 the option changes no scratch
 
 
 def half_precision(report: Report) -> Iterator[Proposal]:
@@ -76,7 +76,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         f"{amount(changed, 'arrays')} at the peak hold a number for each query and key of an attention; the largest"
         f" is made at {made_at(changed[0])}"
     )
-    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_ATTENTION:
+    if (report.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY_OF_ATTENTION:
         yield Proposal(
             intent=Intent(aim=Aim.CHUNK_ATTENTION),
             what="Attend with one block of queries at a time, and recompute its probabilities",
@@ -167,7 +167,7 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
     largest = _largest(report)
     if largest is None:
         return
-    num_pieces = min(_MOST_PIECES, largest.shape[0])
+    num_pieces = min(_MAX_PIECES, largest.shape[0])
 
     def without(buffer: LiveBuffer) -> Instead | None:
         """Split the array, the elementwise results of it, and their cotangents."""
@@ -205,7 +205,7 @@ def _largest(report: Report) -> LiveBuffer | None:
 
 def workspace(report: Report) -> Iterator[Proposal]:
     """Propose to replace cuBLAS, if scratch memory of its calls is live at the peak."""
-    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_GENERATED:
+    if (report.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY_OF_GENERATED:
         return
     dtypes = {
         buffer.name: buffer.dtype

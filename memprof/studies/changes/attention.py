@@ -13,13 +13,13 @@ from memprof.studies.changes.chunks import least_bytes
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_CAPABILITY = (8, 0)  # of cuDNN's kernel
+_MIN_CAPABILITY = (8, 0)  # of cuDNN's kernel
 
 
 def attention_kernels(step: Step) -> Iterator[Change]:
     """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
     is_ours = step.is_built_in or step.with_technique is not None
-    if is_ours or (step.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY:
+    if is_ours or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
         return
     with fused(FusedAttention()) as found:
         try:

@@ -20,7 +20,7 @@ from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, has_shardings, name_of_step
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_SHARE = 0.02  # of the footprint
+_MIN_SHARE = 0.02  # of the footprint
 _STATE = (Role.KV_CACHE, Role.OTHER_STATE)
 
 
@@ -46,7 +46,7 @@ def layered_states(step: Step) -> Iterator[Change]:
     if (
         len(num_layers) != 1
         or others  # `in_layers` would split them, too
-        or sum(step.report.device_bytes(leaf) for leaf in held) < _LEAST_SHARE * step.report.unpressed.footprint_bytes
+        or sum(step.report.device_bytes(leaf) for leaf in held) < _MIN_SHARE * step.report.unpressed.footprint_bytes
         or code is None
     ):
         return

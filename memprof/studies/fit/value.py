@@ -34,7 +34,7 @@ from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
-_MOST_NARROWINGS = 6  # compiles that narrow down the value above which XLA recomputes
+_MAX_NARROWINGS = 6  # compiles that narrow down the value above which XLA recomputes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ def _larger_value(
 
 def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
     """Compile values between the largest without XLA's own recomputation and the smallest with it."""
-    for _ in range(_MOST_NARROWINGS):
+    for _ in range(_MAX_NARROWINGS):
         found = recomputing_of(compiles.trials)
         if found is None or found.next_value - found.value <= step:
             return

@@ -30,7 +30,7 @@ from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, nota
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 
-_MOST_COMPILES = 4  # after the first
+_MAX_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a choice that exceeds its size
 _EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: choices to try if a correction of the budget leads nowhere
@@ -157,7 +157,7 @@ class _Search:
 
     def look(self, budget_bytes: int) -> None:
         """Compile choices until one comes close to the budget, or the number of compiles is exhausted."""
-        self._limit = len(self.points) + _MOST_COMPILES
+        self._limit = len(self.points) + _MAX_COMPILES
         nothing = self._keep(NOTHING_KEPT, ())
         is_layered = any(block.count >= _FEW for block in self._blocks)
         if is_layered and nothing.footprint_bytes <= budget_bytes:
