@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from report_builder import buffer, node, report
 
-from memprof.analysis.records.categories import ARGUMENT_CATEGORIES, Category, Phase
+from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.analysis.records.roofline import Roofline

@@ -112,7 +112,3 @@ class Category(StrEnum):
     UNATTRIBUTED = ("unattributed", "?", "#f5f5f5", "other", False, False,
         "values that no rule explains")
     # fmt: on
-
-
-# Memory that the caller holds between steps: one category for each role of an argument.
-ARGUMENT_CATEGORIES = tuple(Category(role.value) for role in Role)
