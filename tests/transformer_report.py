@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from report_builder import buffer, node, report
+from report_builder import ARGUMENT_CATEGORIES, buffer, node, report
 
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
