@@ -1,8 +1,7 @@
-"""An mkdocs hook that makes pages from the code that they describe: of the commands, the techniques and the schemas.
+"""An mkdocs hook that makes pages from the code that they describe: of the commands and the techniques.
 
 A command's page is its `--help`; a technique's page is the docstring of its file, what it declares, and what it changed
-in `benchmarks/results/technique_effects-*.json`, which `python -m benchmarks.technique_effects` measures. The schemas
-take the place of those in `docs/schema/`, which say what is promised; they have every field.
+in `benchmarks/results/technique_effects-*.json`, which `python -m benchmarks.technique_effects` measures.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from mkdocs.structure.files import File, Files
 
 from memprof.profiler_cli.app import app
 from memprof.reports.formats.markdown import escape_markdown
-from memprof.reports.json.answers import schemas
 from memprof.reports.units import format_bytes, format_flops, format_ratio, format_signed_bytes
 from memprof.workloads.registry import techniques
 from memprof.workloads.technique import Technique
@@ -50,12 +48,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page = technique_page(technique, result)
         files.append(File.generated(config, f"techniques/{technique.name}.md", content=page))
     files.append(File.generated(config, "techniques/index.md", content=techniques_index(result)))
-    for name, schema in schemas().items():
-        path = f"schema/{name}.schema.json"
-        promised = files.get_file_from_path(path)
-        assert promised is not None
-        files.remove(promised)
-        files.append(File.generated(config, path, content=json.dumps(schema, indent=1)))
     return files
 
 

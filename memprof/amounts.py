@@ -14,7 +14,7 @@ _UNITS = {
 }
 _UNITS_BY_LOWER_CASE = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)"
-_MOST_BYTES = 1024**6
+_MAX_BYTES = 1024**6
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -34,10 +34,8 @@ def parse_bytes(text: str) -> int:
     size_bytes = int(Fraction(match.group(1)) * unit_bytes)
     if not size_bytes:
         raise MemprofError(f"'{text}' is zero; write a size above zero, for example 40GiB")
-    if size_bytes > _MOST_BYTES:
-        raise MemprofError(
-            f"'{text}' is more than any device has; write a size of at most {_MOST_BYTES // 1024**5} PiB"
-        )
+    if size_bytes > _MAX_BYTES:
+        raise MemprofError(f"'{text}' is more than any device has; write a size of at most {_MAX_BYTES // 1024**5} PiB")
     return size_bytes
 
 

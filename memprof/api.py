@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.workloads.user.serving_spec import ServingSpec
 
-_MOST_COLUMNS = 1000
+_MAX_COLUMNS = 1000
 
 Key = Literal["category", "module", "source", "dtype", "phase"]
 
@@ -613,6 +613,6 @@ def _target_name(target: object) -> str:
 
 
 def _columns(width: object) -> int:
-    if not isinstance(width, int) or not 1 <= width <= _MOST_COLUMNS:
-        raise MemprofError(f"width is {shown(width)}, but columns were expected, from 1 to {_MOST_COLUMNS}")
+    if not isinstance(width, int) or not 1 <= width <= _MAX_COLUMNS:
+        raise MemprofError(f"width is {shown(width)}, but columns were expected, from 1 to {_MAX_COLUMNS}")
     return width

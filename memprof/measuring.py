@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from memprof.analysis.records.watched import LiveArrays
 
-_MOST_HOLDERS = 5  # array types whose holders are looked up
+_MAX_HOLDERS = 5  # array types whose holders are looked up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def measure(*, arrays: bool = True) -> Iterator[Measured]:
             arrays_after = live_arrays()
             more = [each.type for each in arrays_after.groups if each.count > _count(arrays_before, each.type)]
             if more:
-                arrays_after = live_arrays(find_holders_of=more[:_MOST_HOLDERS])
+                arrays_after = live_arrays(find_holders_of=more[:_MAX_HOLDERS])
             measured.start_array_bytes, measured.end_array_bytes = arrays_before.size_bytes, arrays_after.size_bytes
             measured.arrays = _grown(arrays_before, arrays_after)
 

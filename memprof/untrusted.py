@@ -26,7 +26,7 @@ from memprof.errors import MemprofError
 
 _Record = TypeVar("_Record")
 
-MAX_BYTES = 2**62  # the sum of a few such amounts still fits the integers of programs that read our JSON
+MAX_BYTES = 2**62  # the sum of three such amounts still fits into an unsigned 64-bit integer
 _MAX_SECONDS = 1e12
 _MAX_QUOTED = 200
 _ZERO_WIDTH_JOINER = "\u200d"  # harmless, and part of many emoji
@@ -75,7 +75,7 @@ def open_regular(path: Path) -> io.BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
-            raise MemprofError(f"{path} is no regular file but a device, a pipe or the like; give a file")
+            raise MemprofError(f"{path} is a device, a pipe or the like; give a regular file")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -91,7 +91,7 @@ def parse_json(data: bytes) -> Any:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UnfitError(f"it is no JSON: {_first_line(error)}") from error
+        raise UnfitError(f"it is not JSON: {_first_line(error)}") from error
     if isinstance(found, str):
         return clean(found)
     pending = [found]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
-from memprof.analysis.records.categories import ARGUMENT_CATEGORIES, Category, Phase
+from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Pieces, PoolSettings
 from memprof.analysis.records.report import ModuleNode, ProgramFacts, Report
@@ -17,6 +17,7 @@ from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 Key = TypeVar("Key")
 
 _ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "s8": 1}
+ARGUMENT_CATEGORIES = tuple(Category(role.value) for role in Role)
 BASE = (*ARGUMENT_CATEGORIES, Category.CONSTANTS)
 
 H100 = Target(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from report_builder import buffer, node, report
+from report_builder import ARGUMENT_CATEGORIES, buffer, node, report
 
-from memprof.analysis.records.categories import ARGUMENT_CATEGORIES, Category, Phase
+from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.analysis.records.roofline import Roofline

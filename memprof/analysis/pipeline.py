@@ -52,7 +52,7 @@ from memprof.analysis.scheduling.schedule import PeakOrder
 from memprof.analysis.traced import analyze_trace
 from memprof.errors import InternalError, MemprofError, as_damage
 
-_MOST_REASONS = 1000  # the largest buffers; `analyze_peak` says it of any
+_MAX_REASONS = 1000  # the largest buffers; `analyze_peak` says it of any
 
 
 def analyze(
@@ -237,7 +237,7 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
         forward_flops=forward_flops,
         roofline=roofline(program, capture.target),
         schedule=parts.peak.schedule if with_order else None,
-        reasons=parts.why(buffers[:_MOST_REASONS]) if with_order else (),
+        reasons=parts.why(buffers[:_MAX_REASONS]) if with_order else (),
         source_lines=capture.source_lines,
     )
 

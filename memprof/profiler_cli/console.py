@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from memprof.errors import MemprofError
-from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
+from memprof.profiler_cli.options import MAX_WIDTH, MIN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,7 +193,7 @@ def width() -> int:
     columns = os.environ.get("COLUMNS", "")
     if not re.fullmatch("[0-9]+", columns):
         return _PIPED_WIDTH
-    return min(max(int(columns), LEAST_WIDTH), MOST_WIDTH)
+    return min(max(int(columns), MIN_WIDTH), MAX_WIDTH)
 
 
 def color_system() -> Literal["standard", "256", "truecolor"] | None:

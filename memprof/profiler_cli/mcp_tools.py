@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
     from mcp.server import MCPServer
 
-MOST_CHARS = 1500  # of an answer
-_MOST_KEPT = 32  # answers that are longer than that
+MAX_CHARS = 1500  # of an answer
+_MAX_KEPT = 32  # answers that are longer than that
 _WIDTH = "100"
 _LONGEST_ARGUMENT = 4096
 _CHECK_FAILED = 1
@@ -348,7 +348,7 @@ class Tools:
     ) -> str:
         """Give the next page of an answer that was too long."""
         if handle not in self._answers:
-            raise ToolError(f"the answer {handle!r} does not exist; only the last {_MOST_KEPT} long answers are kept")
+            raise ToolError(f"the answer {handle!r} does not exist; only the last {_MAX_KEPT} long answers are kept")
         return self._page(handle, page)
 
     async def _of_step(self, command: str, step: str, options: list[str]) -> str:
@@ -369,11 +369,11 @@ class Tools:
             raise ToolError(f"'{subject[:_LONGEST_ARGUMENT]}' is an option, but the name of a subject was expected")
         text = await _output(command, *arguments)
         whole = "\n".join(part for part in (text, caveat) if part)
-        if len(whole) <= MOST_CHARS:
+        if len(whole) <= MAX_CHARS:
             return whole
         handle = f"answer-{next(self._numbers)}"
         self._answers[handle] = whole
-        while len(self._answers) > _MOST_KEPT:
+        while len(self._answers) > _MAX_KEPT:
             self._answers.popitem(last=False)
         return self._page(handle, 1)
 
@@ -395,7 +395,7 @@ _ROOM = 80  # for the sentence at the end of a page
 
 def _pages(text: str) -> list[str]:
     """A text in pages of whole lines; a line that is longer than a page is cut."""
-    most = MOST_CHARS - _ROOM
+    most = MAX_CHARS - _ROOM
     pages = [""]
     for line in text.splitlines():
         for piece in [line[start : start + most] for start in range(0, len(line), most)] or [""]:
@@ -438,7 +438,7 @@ async def _output(command: str, *arguments: str) -> str:
     printed, said = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     has_answer = done.returncode == 0 or (printed and (done.returncode == _CHECK_FAILED or command == "watch"))
     if not has_answer:
-        raise ToolError((said or printed or f"memprof {command} ended with {done.returncode}")[-MOST_CHARS:])
+        raise ToolError((said or printed or f"memprof {command} ended with {done.returncode}")[-MAX_CHARS:])
     return "\n".join(part for part in (printed, said) if part)
 
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.subject import Subject
 
-LEAST_WIDTH, MOST_WIDTH = 40, 1000
-MOST_JOBS = 256
+MIN_WIDTH, MAX_WIDTH = 40, 1000
+MAX_JOBS = 256
 MOST = 1_000_000  # of whatever is counted: steps, rows, levels
-MOST_SECONDS = 10_000_000.0  # 115 days, which a timer can still wait
+MAX_SECONDS = 10_000_000.0  # 115 days, which a timer can still wait
 STEP_OPTIONS = "The step"
 DEVICE_OPTIONS = "The device"
 OUTPUT_OPTIONS = "The output"
@@ -158,7 +158,7 @@ HiddenPool = Annotated[str | None, typer.Option("--pool", help=_POOL_HELP, metav
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", min=1, max=MOST_JOBS, hidden=True, envvar="MEMPROF_JOBS",
+        "--jobs", min=1, max=MAX_JOBS, hidden=True, envvar="MEMPROF_JOBS",
         help="The number of parallel compiles; by default as cores and memory allow.",
     ),
 ]  # fmt: skip
@@ -238,7 +238,7 @@ Format = Annotated[
 Width = Annotated[
     int | None,
     typer.Option(
-        "--width", min=LEAST_WIDTH, max=MOST_WIDTH, hidden=True, envvar="MEMPROF_WIDTH",
+        "--width", min=MIN_WIDTH, max=MAX_WIDTH, hidden=True, envvar="MEMPROF_WIDTH",
         help="Columns to write for, instead of the terminal's.",
     ),
 ]  # fmt: skip
@@ -323,7 +323,7 @@ class CompileOptions(TargetOptions):
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", min=1, max=MOST_SECONDS, hidden=True, envvar="MEMPROF_TIMEOUT", metavar="SECONDS",
+            "--timeout", min=1, max=MAX_SECONDS, hidden=True, envvar="MEMPROF_TIMEOUT", metavar="SECONDS",
             help="Abort a compile after this time.",
         ),
     ] = None  # fmt: skip

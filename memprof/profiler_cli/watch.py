@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memprof.studies.watch.job import Job
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-_MOST_OF_JAX = 5  # the last operations of JAX itself, one of which may have run when memory was out
+_MAX_OF_JAX = 5  # the last operations of JAX itself, one of which may have run when memory was out
 _SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
 _Script = Annotated[str, typer.Argument(help="A script, as after `python`.", metavar="SCRIPT")]
 _Arguments = Annotated[list[str], typer.Argument(help="The arguments of the script, in sys.argv.", metavar="ARGS")]
@@ -245,7 +245,7 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSe
 
     if job.ending is None or not job.ending.is_out_of_memory:
         return None
-    of_jax = [capture_of(each, work).capture for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
+    of_jax = [capture_of(each, work).capture for each in job.of_jax[-_MAX_OF_JAX:] if each.footprint_bytes is not None]
     return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 

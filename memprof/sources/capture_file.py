@@ -1,6 +1,6 @@
 """The capture file, `NAME.memprof`: a zip archive with three or four members.
 
-    manifest.json         everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
+    manifest.json         all but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
     program.hlo.pb        the serialized `xla.HloProto` as XLA wrote it
     without_limit.hlo.pb  the same program compiled without a memory limit, if XLA recomputes values on its own
     trace.json            instead of the programs, the trace of a step that is not compiled
@@ -115,7 +115,7 @@ def read_capture(path: Path) -> Capture:
     except IsADirectoryError as error:
         raise MemprofError(f"{path} is a folder; give a capture (*.memprof)") from error
     except _DamagedError as error:
-        raise MemprofError(f"{path} is no capture, or a damaged one: {error}; {_MAKE_AGAIN}") from error
+        raise MemprofError(f"{path} is not a capture, or is damaged: {error}; {_MAKE_AGAIN}") from error
     except OSError as error:
         raise MemprofError(f"{path} cannot be read: {error.strerror or error}") from error
     return dataclasses.replace(capture, file=str(path), pool=pool_settings(capture.target, capture.pool))
@@ -136,7 +136,7 @@ def decoded_without_program(data: bytes) -> Capture:
         capture = as_record({**parse_json(data), "hlo_proto": b""}, Capture)
         _check_known(capture)
     except (UnfitError, _DamagedError) as error:
-        raise MemprofError(f"no capture can hold what is known of the step ({error})") from error
+        raise MemprofError(f"the facts of this step do not fit into a capture ({error})") from error
     return capture
 
 
@@ -144,7 +144,7 @@ def _content(path: Path) -> bytes:
     with open_regular(path) as file:
         content = file.read(_MAX_FILE_BYTES + 1)
     if len(content) > _MAX_FILE_BYTES:
-        raise _DamagedError(f"it has more than {_MAX_FILE_BYTES:,} bytes, and no capture has")
+        raise _DamagedError(f"it has more than {_MAX_FILE_BYTES:,} bytes, the maximum for a capture")
     return content
 
 
@@ -159,7 +159,7 @@ def _unpack(content: bytes, path: Path) -> Capture:
             names = {member.filename for member in members}
             programs = [_TRACE] if _TRACE in names else [_PROGRAM, *names & {_WITHOUT_LIMIT}]
             if sorted(member.filename for member in members) != sorted([_MANIFEST, *programs, _SUMS]):
-                raise _DamagedError(f"it does not hold {_MANIFEST}, {_PROGRAM} or {_TRACE}, and {_SUMS} alone")
+                raise _DamagedError(f"it must contain only {_MANIFEST}, {_PROGRAM} or {_TRACE}, and {_SUMS}")
             parts = {_MANIFEST: manifest_bytes}
             parts |= {name: _read_member(archive, members, name) for name in programs}
             sums = _read_member(archive, members, _SUMS)
@@ -167,7 +167,7 @@ def _unpack(content: bytes, path: Path) -> Capture:
         # `zipfile` raises RuntimeError for encryption and for unknown features.
         raise _DamagedError(clean(str(error).partition("\n")[0])[:200]) from error
     if sums != _sums(parts):
-        raise _DamagedError("its content is not what was written, by its own digests")
+        raise _DamagedError("its content does not match its digests")
     try:
         read = {
             "hlo_proto": parts.get(_PROGRAM, b""),
@@ -195,7 +195,7 @@ def _check_directory(content: bytes) -> None:
         raise _DamagedError("it is too short")
     signature, *_, num_members, directory_bytes, _, comment_bytes = record.unpack(tail[-record.size :])
     if signature != b"PK\5\6" or comment_bytes or tail[:4] == b"PK\6\7" or num_members > 64 or directory_bytes > 8192:
-        raise _DamagedError("it does not end as a capture does, and may have been cut short")
+        raise _DamagedError("the end of a capture is missing, so it may be truncated")
 
 
 def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str) -> bytes:
@@ -209,16 +209,16 @@ def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name:
         raise _DamagedError(f"it has {len(found)} members called {name}")
     (member,) = found
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
-        raise _DamagedError(f"{name} is packed in a way that memprof does not write")
+        raise _DamagedError(f"{name} is compressed in a way that memprof does not use")
     most_bytes = _MAX_MEMBER_BYTES[name]
     if member.file_size > _SMALL_BYTES:
         most_bytes = min(most_bytes, _MAX_EXPANSION * member.compress_size)
     if member.file_size > most_bytes:
-        raise _DamagedError(f"{name} expands to {member.file_size:,} bytes, where {most_bytes:,} are the most")
+        raise _DamagedError(f"{name} expands to {member.file_size:,} bytes, but the maximum is {most_bytes:,}")
     with archive.open(member) as opened:
         content = opened.read(most_bytes + 1)  # do not trust the size that the member states
     if len(content) != member.file_size:
-        raise _DamagedError(f"{name} has another size than it says")
+        raise _DamagedError(f"{name} does not have the size that the file states")
     return content
 
 
@@ -238,12 +238,12 @@ def _check_schema(manifest: Any, path: Path) -> None:
         return
     if number == "1":
         raise MemprofError(
-            f"{path} has schema {SCHEMA_NAME}/1, whose captures cannot prove that they are not damaged and are no"
-            f" longer read; {_MAKE_AGAIN}"
+            f"{path} has schema {SCHEMA_NAME}/1, which has no digests to detect damage and is no longer read;"
+            f" {_MAKE_AGAIN}"
         )
     raise MemprofError(
-        f"{path} has schema {quote(schema)}, but this memprof reads {SCHEMA_NAME}/{SCHEMA_VERSION}: it is of a newer"
-        " memprof (`pip install --upgrade jax-memprof`), or damaged"
+        f"{path} has schema {quote(schema)}, but this memprof reads {SCHEMA_NAME}/{SCHEMA_VERSION}: a newer memprof"
+        " wrote it (`pip install --upgrade jax-memprof`), or it is damaged"
     )
 
 
@@ -274,12 +274,12 @@ def _check_known(capture: Capture) -> None:
     if len(set(numbers)) != len(numbers):
         raise _DamagedError("its manifest gives two arguments the same number")
     if max(capture.flops, capture.recomputed_flops, *capture.flops_by_scope.values()) > MAX_OPERATIONS:
-        raise _DamagedError("its manifest counts more operations than any step has")
+        raise _DamagedError("its manifest has an impossible number of operations")
     for leaf in capture.arguments:
         if not leaf.has_sane_size:
             raise _DamagedError(f"its manifest has an argument of an impossible shape, {quote(leaf.path)}")
         if len(_KEYS.findall(leaf.path)) > _MAX_KEYS:
-            raise _DamagedError(f"its manifest has an argument nested deeper than any, {quote(leaf.path)}")
+            raise _DamagedError(f"its manifest has an argument that is nested too deeply, {quote(leaf.path)}")
 
 
 def _content_of(capture: Capture) -> dict[str, bytes]:
@@ -332,4 +332,4 @@ def _check_written(content: bytes, capture: Capture, path: Path) -> None:
     except _DamagedError as error:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
     if _content_of(found) != _content_of(capture):
-        raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")
+        raise MemprofError(f"the capture cannot be written to {path}: reading it back gives another content")

@@ -1,6 +1,6 @@
 """The settings of JAX's memory pool in this process; only this module reads them from the environment.
 
-The rules follow `jaxlib.xla_client.generate_pjrt_gpu_plugin_options` (0.10.2 to 0.12), and XLA for
+The rules follow `jaxlib.xla_client.generate_pjrt_gpu_plugin_options`, and XLA for
 TF_FORCE_UNIFIED_MEMORY. Values that JAX rejects are also rejected here.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 from memprof.amounts import parse_share
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.device_family import family_of
-from memprof.analysis.records.pool import MOST_MEM_FRACTION, Allocator, PoolSettings
+from memprof.analysis.records.pool import MAX_MEM_FRACTION, Allocator, PoolSettings
 from memprof.errors import MemprofError, unknown_name
 
 _ALLOCATOR, _PREALLOCATE = "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -62,7 +62,7 @@ def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, 
     share = parse_share(text)
     fraction = _number(text) if share is None else float(share)
     settings = _of_environment({**_of_user(environment), _FRACTION: "", _OLD_FRACTION: ""})
-    most = MOST_MEM_FRACTION if settings.unified_memory else 1.0
+    most = MAX_MEM_FRACTION if settings.unified_memory else 1.0
     if fraction is None or not 0 < fraction <= most:
         raise MemprofError(
             f"{option}{text} is not a share of the card's memory: write a number above 0 and up to 1, such as 0.9, "
@@ -91,7 +91,7 @@ def _of_environment(environment: Mapping[str, str]) -> PoolSettings:
         )
     variable, text = (_OLD_FRACTION, old) if old else (_FRACTION, new)
     fraction = _number(text) if text else None
-    if text and (fraction is None or not 0 < fraction <= MOST_MEM_FRACTION):
+    if text and (fraction is None or not 0 < fraction <= MAX_MEM_FRACTION):
         raise MemprofError(f"{variable}={text} is not a share of the card's memory: set it to a number such as .9")
     return PoolSettings(
         allocator=Allocator.BFC if name == _DEFAULT else Allocator(name),

@@ -93,20 +93,20 @@ class EngineBuild:
         for applied in parse_techniques(of_model(self.techniques)):
             if applied.technique.sets.get("weight_dtype", "param") != "param":
                 raise MemprofError(
-                    f"Technique '{applied.label}' is for programs that XLA compiles: TensorRT quantises weights with"
-                    f" -t {INT8}"
+                    f"Technique '{applied.label}' is for programs that XLA compiles; for TensorRT, quantise weights"
+                    f" with -t {INT8}"
                 )
         if not is_model_file(self.subject.name):
             export_task(self.subject, of_model(self.techniques), file_name=_FILE)
             return
         if of_model(self.techniques):
             raise MemprofError(
-                f"{self.subject.name} is a model as it is, in which techniques can only quantise products: leave -t"
-                f" out, or give -t {INT8}"
+                f"{self.subject.name} is a finished model, so techniques can only quantise its products: leave out -t,"
+                f" or give -t {INT8}"
             )
         if any(label in VARYING for label in self._labels()):
             raise MemprofError(
-                f"{self.subject.name} is a model as it is, in which no further dimension can vary: leave out"
+                f"{self.subject.name} is a finished model, so no other dimension can be made dynamic: leave out"
                 f" {' and '.join(VARYING)}"
             )
         self._maxima()
@@ -182,11 +182,13 @@ class EngineBuild:
         for label in filter(VARYING.__contains__, self._labels()):
             name = next((each for each in VARYING[label] if each in capture.config), None)
             if name is None:
-                raise MemprofError(f"Technique '{label}' does not apply to {capture.workload}: it has no such size")
+                raise MemprofError(
+                    f"Technique '{label}' does not apply to {capture.workload}, which has no such dimension"
+                )
             size = int(str(capture.config[name]))
             if size < _SMALLEST_VARYING:
                 raise MemprofError(
-                    f"Technique '{label}' needs a {name} of at least {_SMALLEST_VARYING}, and it is {size}"
+                    f"Technique '{label}' needs a {name} of at least {_SMALLEST_VARYING}, but it is {size}"
                 )
             found.append(Dimension(name=name, size=size, smaller=size - 1))
         return tuple(found)
@@ -219,7 +221,9 @@ class EngineBuild:
         maxima = {}
         for name, text in map(split_override, self.subject.overrides):
             if not (text.isascii() and text.isdecimal() and int(text)):
-                raise MemprofError(f"--set {name}={text} is no size: give the maximum of the dimension, a whole number")
+                raise MemprofError(
+                    f"--set {name}={text} is not a size: give the maximum of the dimension, a whole number"
+                )
             maxima[name] = int(text)
         return maxima
 

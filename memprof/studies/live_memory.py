@@ -63,7 +63,7 @@ class StepArrays:
     """Arguments of one type that a step takes, and the live arrays of their size, up to that number.
 
     Attributes:
-        num_wanted, num_alive: the number of arguments, and how many of them are live.
+        num_wanted, num_alive: number of arguments, and number of live arrays among them.
         each_bytes: the size of one of them on one device.
     """
 
@@ -166,7 +166,7 @@ def _counts(profile: MemoryProfile) -> Counter[tuple[Kind, _Calls, int]]:
 
 
 def beside_step(profile: MemoryProfile, report: Report) -> BesideStep:
-    """Return which live arrays are the step's arguments, and which are not."""
+    """Divide live arrays into the step's arguments and all others."""
     device = next(iter(profile.devices), "")
     wanted = _arguments(report)
     alive = profile.of(Kind.BUFFER, device)
@@ -220,7 +220,7 @@ def _by_size(wanted: Mapping[_Type, int]) -> Counter[int]:
 
 
 def _without_step(alive: Sequence[Alive], wanted: Mapping[int, int]) -> dict[tuple[_Calls, int], int]:
-    """Return the arrays that are left by calls and size after the step's arguments are matched."""
+    """Return the arrays that match no argument of the step, by calls and size."""
     counts: Counter[tuple[_Calls, int]] = Counter()
     for each in alive:
         counts[each.own_calls, each.each_bytes] += each.count

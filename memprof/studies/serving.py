@@ -22,7 +22,8 @@ from memprof.errors import MemprofError
 from memprof.studies.advice.caches import kind_of
 from memprof.studies.advice.step_kind import MADE_IN_PASSES
 
-_SHARED = (Role.KV_CACHE, Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
+_STATE = tuple(role for role in Role if role not in (Role.PARAMS, Role.BATCH, Role.KV_CACHE))
+_SHARED = (Role.KV_CACHE, Role.PARAMS, *_STATE)
 _SHORTEST_CONTEXT = 1024
 _NUM_CONTEXTS = 8
 
@@ -67,7 +68,7 @@ class ServingPlan:
         cache_tokens: number of tokens in the compiled cache.
         cache_bytes_per_token: bytes per token of all caches.
         programs: the programs, largest own memory first.
-        max_tokens: number of cache tokens that fit; None if the pool is unknown, 0 if not even the rest fits.
+        max_tokens: number of cache tokens that fit; None if the pool is unknown, 0 if even an empty cache does not fit.
     """
 
     label: str
@@ -122,13 +123,13 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
     cache_bytes = shared[Role.KV_CACHE]
     if not cache_bytes:
         raise MemprofError(
-            f"no program of {label} has a cache: if one has, say which argument it is, StepSpec(..., roles={{'cache':"
-            " 'kv_cache'})"
+            f"no cache was found in the programs of {label}: if one has a cache, name its argument,"
+            " StepSpec(..., roles={'cache': 'kv_cache'})"
         )
     if cache_bytes % cache_tokens:
         raise MemprofError(
-            f"the cache of {label} holds {cache_bytes:,} bytes, which is no whole number for each of cache_tokens ="
-            f" {cache_tokens:,}: give the number of tokens that its arrays have room for"
+            f"the cache of {label} holds {cache_bytes:,} bytes, which is not a multiple of cache_tokens ="
+            f" {cache_tokens:,}: give the number of tokens that its arrays can hold"
         )
     roles = _roles(reports)
     caches = {
@@ -142,7 +143,7 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
         pool_bytes=pool_bytes,
         weights_bytes=shared[Role.PARAMS],
         cache_bytes=cache_bytes,
-        state_bytes=shared[Role.OTHER_STATE] + shared[Role.OPTIMIZER_STATE],
+        state_bytes=sum(shared[role] for role in _STATE),
         constant_bytes=sum(each.constant_bytes for each in programs),
         cache_tokens=cache_tokens,
         cache_bytes_per_token=cache_bytes // cache_tokens,
@@ -158,7 +159,7 @@ def _max_tokens(plan: ServingPlan, pool_bytes: int) -> int:
 
     def of_program(program: ServedProgram) -> int:
         free = left - (program.own_bytes - program.copied_cache_bytes)
-        # In whole tokens of the compiled cache, because copies need not be a whole number of bytes per token.
+        # Multiply before dividing, because the bytes of copies per token need not be a whole number.
         return max(0, free * plan.cache_tokens // (plan.cache_bytes + program.copied_cache_bytes))
 
     return min(map(of_program, plan.programs))
@@ -168,7 +169,7 @@ def _program(
     report: Report, roles: Mapping[_Identity, Role], caches: Set[tuple[str, tuple[int, ...]]]
 ) -> ServedProgram:
     held = sum(report.categories[Category(role.value)] for role in _SHARED)
-    # Arrays that another program shows to be shared: a program that only moves the cache does not show its role.
+    # A program that only moves the cache does not show its role, but another program does.
     held += sum(
         report.device_bytes(leaf)
         for leaf in report.arguments
@@ -190,7 +191,7 @@ def _program(
 
 
 def _roles(reports: Sequence[Report]) -> dict[_Identity, Role]:
-    """Return the role of each shared array. Conflicting roles: a cache precedes parameters, these other state."""
+    """Return the role of each shared array; if roles conflict, a cache wins over parameters, and these over others."""
     roles: dict[_Identity, Role] = {}
     for report in reports:
         for leaf in report.arguments:

@@ -56,9 +56,7 @@ class Rows:
             raise refusal
         repeated = sorted({row for row in self.techniques if self.techniques.count(row) > 1})
         if repeated:
-            raise MemprofError(
-                f"the row {repeated[0]} is there more than once; each row of a comparison must be another"
-            )
+            raise MemprofError(f"the row {repeated[0]} is repeated; the rows of a comparison must differ")
         return tuple(tasks), tuple(refused)
 
     def check_reference(self, reference: str | None) -> None:
@@ -85,7 +83,7 @@ class SideBySide:
         Args:
             order: the labels of all rows, in the order of the comparison.
             reference: the label of the reference row, or only its techniques; None means the first row.
-            sums_only: whether only sums are shown of each row.
+            sums_only: whether only the sums of each row are shown.
         """
         self.failures: list[FailedRow] = []
         self._order = {label: position for position, label in enumerate(order)}
@@ -117,7 +115,7 @@ class SideBySide:
 
         Raises:
             MemprofError: no row has the reference's label.
-            WorkloadError: there is no row to compare with.
+            WorkloadError: no row succeeded, or the reference row failed.
         """
         reports, failures = (
             self.reports,

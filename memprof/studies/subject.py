@@ -1,4 +1,4 @@
-"""The subject of a profile: a built-in workload with its choices, or the user's own code. Neither is imported."""
+"""The subject of a profile: a built-in workload with its choices, or the user's code. Neither is imported here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memprof.workloads.overrides import split_override
 from memprof.workloads.user.build import UserStep, unchangeable
 from memprof.workloads.user.reference import is_reference, names_step, parse
 
-# Rows for teaching: each technique against the one row that lacks it, then all of them together.
+# Default rows: each technique is compared with the row that lacks only it, then all are combined.
 TEACHING_ROWS = (
     "baseline",
     "donate",
@@ -37,7 +37,7 @@ TEACHING_ROWS = (
     "opt=adam8bit",
     "bf16+donate+scan+remat+accum4",
 )
-# The same for a loss, whose model cannot be changed.
+# Default rows for a user's loss, whose model cannot be changed.
 _TEACHING_ROWS_OF_A_LOSS = (
     "baseline",
     "donate",
@@ -181,7 +181,7 @@ def find_subject(
         return _model_file(text, overrides, given={"--preset": preset, "--role": roles, "arguments": arguments})
     if not is_reference(text):
         if roles:
-            raise MemprofError(f"--role is for a step of your own; what the arguments of {text} are for is known")
+            raise MemprofError(f"--role is for your own step; the roles of {text}'s arguments are known")
         if arguments:
             raise MemprofError(f"{text} takes no arguments, but got {' '.join(arguments)}; choices are made with --set")
         return Subject(name=text, label=text, is_built_in=True, preset=preset, overrides=tuple(overrides))
@@ -213,7 +213,7 @@ def _model_file(text: str, overrides: Sequence[str], *, given: Mapping[str, obje
         raise MemprofError(f"there is no file {text}; `memprof export` writes ONNX models")
     for option, value in given.items():
         if value:
-            raise MemprofError(f"{option} is for a step of JAX, and {text} is a model: leave it out")
+            raise MemprofError(f"{option} is for a JAX step, but {text} is a model: leave it out")
     return Subject(name=text, label=Path(text).stem, is_built_in=False, overrides=tuple(overrides))
 
 

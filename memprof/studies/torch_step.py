@@ -39,14 +39,14 @@ def torch_target(name: str | None, mesh: str | None = None) -> Target:
         MemprofError: there is no such target, or it is the local device.
     """
     if name == LOCAL:
-        raise MemprofError("a step of PyTorch is traced and not run here: name a GPU of `memprof list targets`, or cpu")
+        raise MemprofError("PyTorch steps are traced and do not run here: name a GPU of `memprof list targets`, or cpu")
     if mesh is None:
         return default_target("the default") if name is None else resolve(name)
     target = resolve_asked(name, mesh=mesh)
     assert target is not None
     if [*target.topology.axes] not in ([DATA], [SHARDS]):
         raise MemprofError(
-            f"a step of PyTorch is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"
+            f"a PyTorch step is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"
             f" --mesh {SHARDS}=8 for FSDP2"
         )
     return target
@@ -73,11 +73,11 @@ def step_maker(
     if preset is not None:
         raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
     if techniques:
-        raise MemprofError(f"{name} is a step of PyTorch as it is, which techniques cannot change: leave out -t")
+        raise MemprofError(f"{name} is a finished PyTorch step, which techniques cannot change: leave out -t")
     reference = parse(name, default=_DEFAULT_NAME)
     if reference.is_script:
         if num_devices > 1:
-            raise MemprofError(f"--mesh is for a function that returns a memprof.TorchStepSpec, and {name} is a script")
+            raise MemprofError(f"--mesh is for a function that returns a memprof.TorchStepSpec, but {name} is a script")
         return TorchScript(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments))
     return TorchReference(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
 
@@ -148,7 +148,7 @@ def capture_of_step(make_spec: StepMaker, target: Target, *, label: str | None =
     """Trace a step.
 
     Args:
-        make_spec: makes it under fake tensors; a script is run unchanged.
+        make_spec: makes the step under fake tensors; a script is run unchanged.
         label: its name in the report; None means its own label.
 
     Raises:

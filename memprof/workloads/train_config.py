@@ -154,3 +154,46 @@ def require_rates(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(0 <= value < 1, f"{name} is {value}, but a rate must be at least 0 and below 1.")
+
+
+class BlockSizes:
+    """Sizes of a transformer's blocks that follow from the fields of its configuration."""
+
+    __slots__ = ()
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int | None
+    head_size: int | None
+    mlp_size: int | None
+    positions: str
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of the MLP blocks."""
+        return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
+
+    def check_heads(self) -> None:
+        """Raise `MemprofError` unless the width of the heads is whole, and their groups are equal."""
+        require(
+            self.head_size is not None or self.hidden_size % self.num_heads == 0,
+            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
+            " head_size is set.",
+        )
+        require(
+            self.num_heads % self.kv_heads == 0,
+            f"num_heads is {self.num_heads}, but it must be a multiple of num_kv_heads = {self.kv_heads}.",
+        )
+        require(
+            self.positions != "rotary" or self.head_width % 2 == 0,
+            f"the heads are {self.head_width} wide, but rotary positions need an even width: set head_size.",
+        )

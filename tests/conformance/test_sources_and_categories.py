@@ -94,7 +94,7 @@ def test_an_invented_category_is_one_row_of_the_table(tmp_path: Path) -> None:
     package, tests = Path(memprof.__file__).parent, Path(__file__).parents[1]
     shutil.copytree(package, tmp_path / "memprof", ignore=shutil.ignore_patterns("__pycache__"))
     table = tmp_path / "memprof" / "analysis" / "records" / "categories.py"
-    row = '    REPLAYED = ("replayed", "Y", "#88aaee", "acts", False,\n        "values that somebody invented")\n'
+    row = '    REPLAYED = ("replayed", "Y", "#88aaee", "acts", False, True,\n        "values that somebody invented")\n'
     text, count = re.subn(r"(?m)^(?=    RECOMPUTED = )", row, table.read_text())
     assert count == 1
     table.write_text(text)

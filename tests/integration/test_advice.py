@@ -15,7 +15,6 @@ from integration.command import Command
 from integration.test_command_line import WITHOUT_JAX
 from jsonschema import Draft202012Validator
 from made_compiles import Commands
-from referencing import Registry, Resource
 
 from memprof.analysis.records.report import Report
 from memprof.api import profile_spec
@@ -164,11 +163,7 @@ def test_advice_of_a_saved_capture_needs_no_jax(memprof: Command, capture_path: 
 def test_advice_as_json_is_valid_and_that_of_the_report(memprof: Command, capture_path: Path) -> None:
     advice = json.loads(memprof("advise", capture_path, "--format", "json").stdout)
     report = json.loads(memprof("show", capture_path, "--format", "json").stdout)
-    schemas = {name: json.loads((SCHEMAS / name).read_text()) for name in ("advice.schema.json", "report.schema.json")}
-    registry: Registry[Any] = Registry().with_resources(
-        (name, Resource.from_contents(schema)) for name, schema in schemas.items()
-    )
-    Draft202012Validator(schemas["advice.schema.json"], registry=registry).validate(advice)
+    Draft202012Validator(json.loads((SCHEMAS / "advice.schema.json").read_text())).validate(advice)
     assert advice["advice"] == report["advice"] != []
 
 

@@ -47,7 +47,7 @@ def test_a_capture_is_checked_without_compiling(memprof: Command, capture_path: 
         (("--max", "lots"), "is not a memory size"),
         (("--fits", "h1000"), "There is no target 'h1000'"),
         (("--against", "missing.json"), "there is no baseline missing.json"),
-        (("--fail-on", "footprint:+2%"), "not against what"),
+        (("--fail-on", "footprint:+2%"), "limits the growth against a baseline"),
         (("--max", "1GiB", "--format", "svg"), "a check is not shown as svg"),
         (("--update",), "name its file with --against"),
     ],

@@ -60,7 +60,7 @@ def assert_refused(memprof, *fragments: str, arguments: tuple[str, ...] = ("show
 def test_a_truncated_capture(memprof, capture_path):
     content = capture_path.read_bytes()
     (memprof.folder / "damaged.memprof").write_bytes(content[: len(content) // 2])
-    assert_refused(memprof, "damaged.memprof is no capture, or a damaged one", "memprof run")
+    assert_refused(memprof, "damaged.memprof is not a capture, or is damaged", "memprof run")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_does_not_add_up_is_damaged_and_no_defect_of_memprof(memprof, parts
 
 def test_a_pipe_is_not_waited_for(memprof):
     os.mkfifo(memprof.folder / "pipe.memprof")
-    assert_refused(memprof, "is no regular file", arguments=("compare", "pipe.memprof", "pipe.memprof"))
+    assert_refused(memprof, "is a device, a pipe or the like", arguments=("compare", "pipe.memprof", "pipe.memprof"))
 
 
 def test_a_report_shows_no_file_of_this_machine_and_no_escape_sequence(memprof, parts):

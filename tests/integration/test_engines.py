@@ -262,14 +262,14 @@ def test_the_largest_batch_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_tensorrt_does_not_take_has_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"\xff\xff")
     for arguments, sentence in (
-        (["decoder", "--preset", "tiny", "-t", "int8-weights"], "TensorRT quantises weights with -t int8-qdq"),
+        (["decoder", "--preset", "tiny", "-t", "int8-weights"], "for TensorRT, quantise weights with -t int8-qdq"),
         (["mlp", "--target", "a100-40gb"], "does not support a100-40gb, whose compute capability is 8.0"),
         (["mlp", "--target", "v100-16gb"], "does not support v100-16gb, whose compute capability is 7.0"),
         (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, but cpu is not one"),
         ([str(tmp_path / "no.onnx")], "is not an ONNX model, or is damaged"),
         ([str(tmp_path / "none.onnx")], "there is no file"),
         (["mlp", "-t", "donate"], "Technique 'donate' does not apply to mlp"),
-        (["mlp", "--preset", "tiny", "-t", "dynamic-length"], "does not apply to mlp: it has no such size"),
+        (["mlp", "--preset", "tiny", "-t", "dynamic-length"], "does not apply to mlp, which has no such dimension"),
         (["decoder", "--preset", "tiny", "-t", "paged-kv+dynamic-batch"], "batch_size cannot vary in this model"),
     ):
         ended = _command("run", *arguments, "--engine", "tensorrt")

@@ -61,7 +61,7 @@ def test_a_parameter_of_a_users_function_is_varied(memprof: Command) -> None:
 
 @pytest.mark.parametrize(
     ("field", "fragment"),
-    [("name", "name of train:step_spec is 'a', no whole number"), ("btach", "(did you mean 'batch'?)")],
+    [("name", "name of train:step_spec is 'a', not a whole number"), ("btach", "(did you mean 'batch'?)")],
 )
 def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
     memprof: Command, field: str, fragment: str
@@ -82,7 +82,7 @@ def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
         (("--memory", "1GiB", "--set", "batch_size=many"), ("batch_size", "many")),
         (("--memory", "1GiB", "--set", "batch_size=0"), ("batch_size is 0",)),
         (("--memory", "1GiB", "--vary", "hidden"), ("There is no number to vary", "batch_size")),
-        (("--memory", "1GiB", "--vary", "learning_rate"), ("0.001, no whole number",)),
+        (("--memory", "1GiB", "--vary", "learning_rate"), ("0.001, not a whole number",)),
         (("--memory", "1GiB", "--format", "csv"), ("not shown as csv",)),
     ],
 )

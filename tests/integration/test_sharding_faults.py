@@ -103,7 +103,7 @@ def test_a_replicated_optimizer_state_is_named_with_its_bytes() -> None:
     made = profile(h100s(fsdp=8), layers=FSDP, head=P(None, "fsdp"), moments=P(), batch=FSDP)
     advice = found(made)["Divide optimizer state over fsdp=8"]
     moments_bytes = 2 * (NUM_LAYERS * LAYER + HEAD)
-    assert f"10 arrays, {moments_bytes:,} bytes of optimizer state" in advice.proposal.evidence
+    assert f"10 arrays ({moments_bytes:,} bytes) of optimizer state" in advice.proposal.evidence
     assert advice.saving_bytes == moments_bytes - moments_bytes // 8
     assert "Divide params over fsdp=8" not in found(made)
 
@@ -113,10 +113,10 @@ def test_one_replicated_head_is_named_with_its_bytes() -> None:
     made = profile(h100s(fsdp=8), layers=FSDP, head=P(), batch=FSDP)
     advice = found(made)["Divide params over fsdp=8"]
     assert advice.proposal.evidence == (
-        f"1 array, {HEAD:,} bytes of params, are the same on all 8 devices along fsdp; the largest is state[0]['head']"
+        f"1 array ({HEAD:,} bytes) of params are the same on all 8 devices along fsdp; the largest is state[0]['head']"
     )
     assert advice.saving_bytes == HEAD - HEAD // 8
-    assert f"2 arrays, {2 * HEAD:,} bytes" in found(made)["Divide optimizer state over fsdp=8"].proposal.evidence
+    assert f"2 arrays ({2 * HEAD:,} bytes)" in found(made)["Divide optimizer state over fsdp=8"].proposal.evidence
 
 
 def test_a_batch_that_is_not_divided_is_named_with_its_bytes() -> None:
@@ -132,9 +132,9 @@ def test_a_batch_that_is_not_divided_is_named_with_its_bytes() -> None:
 
 def test_a_batch_that_is_gathered_in_the_step_is_named_with_its_bytes() -> None:
     made = profile(h100s(dp=8), layers=P(), batch=P("dp"), num_examples=2048, gathers_batch=True)
-    advice = found(made)["Keep what is made of the batch divided over dp=8"]
+    advice = found(made)["Keep all values computed from the batch divided over dp=8"]
     # of all 2,048 examples: the gathered input, what three layers give, and four cotangents
-    assert f"8 arrays, {8 * 4 * 2048 * WIDTH:,} bytes at the peak" in advice.proposal.evidence
+    assert f"8 arrays ({8 * 4 * 2048 * WIDTH:,} bytes) at the peak" in advice.proposal.evidence
     assert "the largest is made at test_sharding_faults.py:" in advice.proposal.evidence
     assert 'PartitionSpec("dp")' in advice.proposal.how_to
 
@@ -152,7 +152,7 @@ def test_an_axis_that_nothing_uses_is_named_with_its_bytes() -> None:
     assert f"{passes_bytes:,} bytes" in advice["Divide the batch over fsdp=4"].proposal.evidence
     logits_bytes = 4 * 1024 * VOCABULARY  # and their cotangent
     assert (
-        f"2 arrays, {2 * logits_bytes:,} bytes"
+        f"2 arrays ({2 * logits_bytes:,} bytes)"
         in advice["Divide the columns of the logits over fsdp=4"].proposal.evidence
     )
 
@@ -184,7 +184,7 @@ def test_gathered_parameters_are_those_of_the_layers_that_are_gathered(
     if "tp" not in axes:  # there the peak lies elsewhere
         assert at_once.categories[Category.GATHERED_PARAMS] == NUM_LAYERS * LAYER
         evidence = found(at_once)["Gather parameters layer by layer"].proposal.evidence
-        assert evidence.startswith(f"4 arrays, {NUM_LAYERS * LAYER:,} bytes of gathered parameters")
+        assert evidence.startswith(f"4 arrays ({NUM_LAYERS * LAYER:,} bytes) of gathered parameters")
         assert evidence.endswith(f"hold {LAYER:,}")
 
 

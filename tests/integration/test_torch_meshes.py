@@ -136,8 +136,8 @@ def test_fsdp_of_the_transformer_by_arithmetic(techniques: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["mlp", "--mesh", "8"], "a step of PyTorch is divided over one axis"),
-        (["mlp", "--mesh", "dp=2,fsdp=2"], "a step of PyTorch is divided over one axis"),
+        (["mlp", "--mesh", "8"], "a PyTorch step is divided over one axis"),
+        (["mlp", "--mesh", "dp=2,fsdp=2"], "a PyTorch step is divided over one axis"),
         (["mlp", "--preset", "tiny", "--mesh", "dp=3"], "batch_size is 16, which is not divisible by 3 devices"),
     ],
 )

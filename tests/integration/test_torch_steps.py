@@ -135,7 +135,7 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "-t", "fused+no-foreach"], "'fused' and 'no-foreach' exclude each other"),
         (["mlp", "-t", "fused+opt=rmsprop"], "PyTorch has no fused rmsprop"),
         (["mlp", "-t", "zero-grads+zero-grads"], "Technique 'zero-grads' is given twice"),
-        (["mlp", "--target", "local"], "a step of PyTorch is traced and not run here"),
+        (["mlp", "--target", "local"], "PyTorch steps are traced and do not run here"),
         (["mlp", "--steps", "2"], "--steps applies to compiled JAX steps"),
     ],
 )

@@ -317,7 +317,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
         (("code.py:trained", "-t", "scan"), "Technique 'scan' does not apply to code:trained"),
         (("code.py:trained", "-t", "remat-mlp"), "changes modules of the model itself"),
         (("code.py:mismatch", "-t", "bf16"), "is a finished StepSpec, a step"),
-        (("mlp", "--role", "state=params"), "--role is for a step of your own"),
+        (("mlp", "--role", "state=params"), "--role is for your own step"),
         (("mlp", "extra"), "mlp takes no arguments, but got extra"),
     ],
 )

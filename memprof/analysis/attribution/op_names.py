@@ -180,7 +180,7 @@ def _outer_plain_scopes(scopes: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Scopes that JAX inserts between those of modules (0.10.2 to 0.12).
+# Scopes that JAX inserts between those of modules.
 _STRUCTURE = frozenset(
     "while body body_pred cond checkpoint rematted_computation closed_call eval_jaxpr remat remat2 shard_map"
     " custom_jvp_call custom_vjp_call core_call".split()

@@ -33,7 +33,7 @@ from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.hlo.program_order import ProgramOrder
 
 _LARGE = 0.1  # of the footprint; smaller arrays need no family
-# XLA's names for matrix products in libraries (jaxlib 0.10.2 to 0.12).
+# XLA's names for matrix products in libraries.
 _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 
 _PRODUCTS = frozenset({"dot", "custom-call"})

@@ -178,7 +178,7 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-# The memory report that XLA dumps beside a plan: text and these numbers (jaxlib 0.10.2 to 0.12).
+# The memory report that XLA dumps beside a plan: text and these numbers.
 _REPORT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "MemorySpace": {"total_bytes": (1, "int64"), "color": (2, "int64")},
     "MemoryReport": {"spaces": (1, "MemorySpace[]")},

@@ -1,7 +1,7 @@
 """The dimension numbers of dots, convolutions and library calls, which determine their FLOPs.
 
-XLA stores them in fields of the instruction or, for a call of cuBLAS or cuDNN, as JSON in its backend config (jaxlib
-0.10.2 to 0.12). `roofline/operations.py` counts the FLOPs.
+XLA stores them in fields of the instruction or, for a call of cuBLAS or cuDNN, as JSON in its backend config.
+`roofline/operations.py` counts the FLOPs.
 """
 
 from __future__ import annotations

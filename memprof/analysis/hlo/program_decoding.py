@@ -306,7 +306,7 @@ def _metadata_fields(metadata: Any) -> tuple[str, str, int, int]:
 
 
 def _trip_count(backend_config: bytes) -> int | None:
-    """Read the trip count that XLA records in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
+    """Read the trip count that XLA records in the loop's backend config, as JSON."""
     match = re.search(rb'"known_trip_count":\{"n":"(\d{1,18})"', backend_config)
     return int(match.group(1)) if match else None
 
@@ -349,7 +349,7 @@ def _frames(index: Any) -> list[tuple[Frame, int]]:
     for message in index.stack_frames:
         location = _numbered(locations, message.file_location_id)
         file, function = _numbered(files, location.file_name_id), _numbered(functions, location.function_name_id)
-        # XLA writes the bottom frame's parent as 0 (jaxlib 0.10.2 to 0.12).
+        # XLA writes the bottom frame's parent as 0.
         frames.append((Frame(file, function, location.line), message.parent_frame_id))
     return frames
 

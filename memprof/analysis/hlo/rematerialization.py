@@ -1,8 +1,8 @@
 """The names of values that XLA recomputes by itself to stay below a memory limit.
 
 XLA's pass HloRematerialization clones an instruction whose result would be live for long. The clone is named
-`NAME.remat`, `NAME.remat2`, ...; a value restored from a compressed copy is named `NAME.remat_uncompressed`
-(jaxlib 0.10.2 to 0.12). Values that `jax.checkpoint` recomputes have no such names.
+`NAME.remat`, `NAME.remat2`, ...; a value restored from a compressed copy is named `NAME.remat_uncompressed`.
+Values that `jax.checkpoint` recomputes have no such names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and checked once; only the names of its copies are read.
 
 Protobuf does the comparison at its own speed: a computation is parsed with declarations that omit the fields that may
 differ, and serialized again. Numbers are the hard part. XLA's number of an instruction has the computation in the upper
-32 bits and the place in the lower ones (jaxlib 0.10.2 to 0.12). Protobuf writes seven bits per byte, lowest first. So
+32 bits and the place in the lower ones. Protobuf writes seven bits per byte, lowest first. So
 in all numbers of one computation, the bytes after the fourth are equal. Without these bytes, the numbers of two
 computations can be compared.
 """

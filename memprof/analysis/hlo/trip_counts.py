@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from memprof.analysis.hlo.hlo_proto import Literal
 
 _PASSES_ON = frozenset({"bitcast", "copy"})
-_MOST = 10**18
+_MAX_TRIP_COUNT = 10**18
 
 
 def trip_count(loop: Any, around: Any, computations: Mapping[int, Any]) -> int | None:
@@ -44,7 +44,7 @@ def trip_count(loop: Any, around: Any, computations: Mapping[int, Any]) -> int |
     last = _constant(bound, in_test)
     if first is None or step is None or last is None or step < 1:
         return None
-    return min(max(-(-(last - first) // step), 0), _MOST)
+    return min(max(-(-(last - first) // step), 0), _MAX_TRIP_COUNT)
 
 
 def _by_id(computation: Any) -> dict[int, Any]:

@@ -135,8 +135,8 @@ def account_memory(
 def _holds_tables_only(allocation: Allocation, table: BufferTable, values: Values) -> bool:
     """Whether a temp block without a trace holds only tuples' pointer tables.
 
-    XLA places these tables without simulating them, even inside a traced temp block, and its own peak excludes them
-    (jaxlib 0.10.2 to 0.12). So does ours: their few bytes belong to the footprint and count as fragmentation.
+    XLA places these tables without simulating them, even inside a traced temp block, and its own peak excludes
+    them. So does ours: their few bytes belong to the footprint and count as fragmentation.
     """
     return allocation.is_temp and all(
         values.of_buffer(table.logical_buffers[buffer_id]).is_tuple_table for buffer_id in allocation.logical_buffers

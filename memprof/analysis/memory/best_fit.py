@@ -23,7 +23,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 ALIGNMENT_BYTES = 256
-_MOST_WASTE_BYTES = 128 << 20
+_MAX_WASTE_BYTES = 128 << 20
 _FIRST_REGION_BYTES = 2 << 20
 # Regions of a real device can have any addresses; here they are too far apart to be adjacent.
 _REGION_GAP = 1 << 64
@@ -90,7 +90,7 @@ class BestFitPool:
         found, address = self._free.pop(at)
         chunk = self._chunks[address]
         chunk.is_free = False
-        if found >= 2 * wanted or found - wanted >= _MOST_WASTE_BYTES:
+        if found >= 2 * wanted or found - wanted >= _MAX_WASTE_BYTES:
             self._split(address, wanted)
         self._in_use_bytes += chunk.size_bytes
         self._peak_bytes = max(self._peak_bytes, self._in_use_bytes)

@@ -179,7 +179,7 @@ def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Me
     """Convert our peak to the compiler's definition.
 
     The compiler's peak also includes arguments and results in host memory. If there are several traces, in any memory,
-    it uses only the highest one (jaxlib 0.10.2 to 0.12). So if the host holds more of the step's temporaries than the
+    it uses only the highest one. So if the host holds more of the step's temporaries than the
     device, it uses the host's trace, and if there are two kinds of device memory, which we add up, it omits one.
 
     Raises:

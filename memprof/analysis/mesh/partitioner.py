@@ -1,7 +1,7 @@
 """Warnings of XLA's partitioner, each with its operation.
 
 The partitioner has one such warning, "Involuntary full rematerialization": an array is needed in another sharding, and
-the partitioner knows no better way than to materialize the whole array on each device (jaxlib 0.10.2 to 0.12).
+the partitioner knows no better way than to materialize the whole array on each device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FULL = re.compile(
 )
 _OPERATION = re.compile(r"for HLO operation:? %?(?P<name>\S+) = (?P<shape>\w+\[[\d,]*\])")
 _OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="(?P<op>[^"]*)"')
-_MOST_CHARACTERS = 500
+_MAX_CHARACTERS = 500
 
 
 def partitioner_notes(
@@ -33,7 +33,7 @@ def partitioner_notes(
         op = op_name["op"] if op_name else ""
         instruction = by_name.get(op)
         shape = operation["shape"] if operation else ""
-        text = message[:_MOST_CHARACTERS]
+        text = message[:_MAX_CHARACTERS]
         if full:
             text = (
                 f"XLA materializes a whole array on each device to change sharding from {full['old']} to {full['new']}"

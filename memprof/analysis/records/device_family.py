@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 HBM, HOST = "hbm", "host"  # the memory of the device itself, of any technology; and the memory of its host
-# By XLA's number of a memory space, for GPUs and the CPU (jaxlib 0.10.2 to 0.12). 1 in jaxlib 0.10.2 and 7 in 0.12 hold
+# By XLA's number of a memory space, for GPUs and the CPU. 1 in jaxlib 0.10.2 and 7 in 0.12 hold
 # the buffers of collectives, which NCCL allocates. 2 holds temporaries, with the flag
 # xla_gpu_temp_buffer_use_separate_color (xla/service/gpu/gpu_memory_space_assignment.h). 5 is from xla/layout.h.
 SPACES_OF_GPU = {0: HBM, 1: HBM, 2: HBM, 7: HBM, 5: HOST}
@@ -21,7 +21,7 @@ COLLECTIVES_OF_GPU = frozenset({1, 7})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFamily:
-    """Facts about a family of devices in XLA (jaxlib 0.10.2 to 0.12).
+    """Facts about a family of devices in XLA.
 
     Attributes:
         platform: XLA's name of the platform.

@@ -16,7 +16,7 @@ from msgspec import Meta
 from memprof.untrusted import Words
 
 DEFAULT_MEM_FRACTION = Fraction(3, 4)  # of the card, in jaxlib 0.10.2 to 0.12
-MOST_MEM_FRACTION = 1000.0  # with unified memory a pool may be larger than the card
+MAX_MEM_FRACTION = 1000.0  # with unified memory a pool may be larger than the card
 
 
 class Allocator(StrEnum):
@@ -51,7 +51,7 @@ class PoolSettings:
     """
 
     allocator: Allocator = Allocator.BFC
-    mem_fraction: Annotated[float, Meta(gt=0, le=MOST_MEM_FRACTION)] | None = None
+    mem_fraction: Annotated[float, Meta(gt=0, le=MAX_MEM_FRACTION)] | None = None
     preallocate: bool = True
     unified_memory: bool = False
     origin: Words = ""

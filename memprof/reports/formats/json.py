@@ -47,19 +47,20 @@ def render_object(record: Struct, *, levels: int = 2) -> str:
         record: the record.
         levels: the number of indented levels.
     """
-    return _indented(to_builtins(record), levels=levels, indent="") + "\n"
+    return indented(to_builtins(record), levels=levels) + "\n"
 
 
-def _indented(value: Any, *, levels: int, indent: str) -> str:
+def indented(value: Any, *, levels: int, indent: str = "") -> str:
+    """Encode plain values as JSON text with `levels` indented levels."""
     if not levels or not value or not isinstance(value, dict | tuple):
         return _ENCODER.encode(value)
     inner = f"{indent} "
     if isinstance(value, dict):
         items = [
-            f"{_ENCODER.encode(key)}: {_indented(item, levels=levels - 1, indent=inner)}" for key, item in value.items()
+            f"{_ENCODER.encode(key)}: {indented(item, levels=levels - 1, indent=inner)}" for key, item in value.items()
         ]
     else:
-        items = [_indented(item, levels=levels - 1, indent=inner) for item in value]
+        items = [indented(item, levels=levels - 1, indent=inner) for item in value]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     separator = f",\n{inner}"
     return f"{opening}\n{inner}{separator.join(items)}\n{indent}{closing}"

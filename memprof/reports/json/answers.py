@@ -2,7 +2,9 @@
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
+import re
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
@@ -30,21 +32,25 @@ from memprof.studies.fit.results import (
 from memprof.studies.plan.plan import CheckpointPlan
 
 _Techniques = tuple[str, ...]
+# One entry of the section `Attributes`, with its further lines.
+_ATTRIBUTE = re.compile(r"^ {4}([a-z_]+(?:, [a-z_]+)*): (.*\n(?: {8}.*\n)*)", re.MULTILINE)
 
 
 class AdviceListJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.advice/1"):
-    """What could be done about the peak of a step: `memprof advise --format json`."""
+    """Changes that lower the peak of a step: `memprof advise --format json`."""
 
     label: str
     target: str
-    footprint_bytes: Annotated[Size, about("Of the plan without memory pressure, which the savings are a part of.")]
+    footprint_bytes: Annotated[
+        Size, about("Footprint of the plan without memory pressure; the savings are relative to it.")
+    ]
     verdict: VerdictJson
     pressure: MaybePressure
     advice: tuple[AdviceJson, ...]
 
 
 class CheckChangeJson(Struct, frozen=True, kw_only=True):
-    """What changed against the baseline."""
+    """One change against the baseline."""
 
     what: Literal["category", "module", "buffer"]
     name: str
@@ -53,7 +59,7 @@ class CheckChangeJson(Struct, frozen=True, kw_only=True):
 
 
 class CheckJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.check/1"):
-    """What was checked of a step's memory, how it ended, and what changed against the baseline."""
+    """The checks of a step's memory, their outcome, and the changes against the baseline."""
 
     label: str
     passed: Annotated[bool, about("Whether every item passed.")]
@@ -69,20 +75,22 @@ class TrialJson(Struct, frozen=True, kw_only=True):
     """One compile of a fit."""
 
     value: Annotated[int, Meta(ge=1)]
-    footprint_bytes: Annotated[Size, about("Of the plan without memory pressure, by which it fits or not.")]
+    footprint_bytes: Annotated[
+        Size, about("Footprint of the plan without memory pressure, which decides whether it fits.")
+    ]
     needed_bytes: Annotated[
-        Size, about("The pool that it needs: the footprint, or more where a piece of it finds no place.")
+        Size, about("The pool that it needs: the footprint, or more if a piece of it finds no place.")
     ]
     pressed_footprint_bytes: Annotated[
-        Size | None, about("Of the plan under memory pressure; null if XLA recomputes nothing on its own.")
+        Size | None, about("Footprint of the plan under memory pressure; null if XLA recomputes nothing on its own.")
     ]
     pressure: MaybePressure
     fits: bool
-    seconds: Annotated[float, Meta(ge=0), about("What the compile took, with importing and analysing.")]
+    seconds: Annotated[float, Meta(ge=0), about("Time of the compile, with importing and analysing.")]
 
 
 class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit/1"):
-    """The largest value of a field with which a step fits, and every compile that was made to find it."""
+    """The largest value of a field with which a step fits, and all compiles of the search."""
 
     subject: Annotated[str, about("The workload or the user's step.")]
     techniques: _Techniques
@@ -92,7 +100,7 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
         int,
         Meta(ge=1),
         about(
-            "A value that fits, while next_value does not. Where footprints are not monotone, a larger one may fit too."
+            "A value that fits, while next_value does not. If footprints are not monotone, a larger value may fit, too."
         ),
     ]
     next_value: Annotated[int, Meta(ge=2), about("The value after it, which does not fit: value + step.")]
@@ -101,102 +109,101 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     next_footprint_bytes: Annotated[Size, about("Footprint of next_value.")]
     memory_bytes: Size
     reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
-    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
+    budget_bytes: Annotated[Size, about("JAX's pool, less the bytes that must stay free.")]
     num_compiles: Annotated[int, Meta(ge=2)]
-    tried: Annotated[
-        tuple[TrialJson, ...], Meta(min_length=2), about("The compiles in the order in which they were made.")
-    ]
+    tried: Annotated[tuple[TrialJson, ...], Meta(min_length=2), about("All compiles, in order.")]
     findings: Annotated[
-        tuple[str, ...], about("Sentences: where the footprint bends or falls, and where XLA begins to recompute.")
+        tuple[str, ...],
+        about("Sentences about values at which the footprint grows more slowly or falls, or XLA begins to recompute."),
     ]
     recomputing: Annotated[
         Recomputing | None,
-        about("Where XLA begins to recompute, which makes steps slower; null if it does in no compile of this fit."),
+        about("The range in which XLA begins to recompute, which makes steps slower; null if no compile shows it."),
     ]
     command: Annotated[str, about("The command line that profiles the answer.")]
     mesh: Annotated[str, about("The mesh that it was compiled for: `fsdp=4,tp=2`; empty for one device.")]
-    num_devices: Annotated[int, Meta(ge=1), about("Of that mesh; footprints and memory are those of one device.")]
-    batch: Annotated[Batch | None, about("The examples of a step with value; null where they are not known.")]
+    num_devices: Annotated[
+        int, Meta(ge=1), about("Number of devices of that mesh; footprints and memory are those of one device.")
+    ]
+    batch: Annotated[Batch | None, about("The number of examples of a step with value; null if it is unknown.")]
     verdict: VerdictJson
     larger: Annotated[
         LargerValue | None,
-        about("What fits if the pool is made as large as the card allows; null where that is no larger value."),
+        about("The largest value that fits if the pool is made as large as the card allows; null if it is no larger."),
     ]
 
 
 class FitDevicesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit_devices/1"):
-    """The smallest number of devices on which a step fits, and every compile that was made to find it."""
+    """The smallest number of devices on which a step fits, and all compiles of the search."""
 
     subject: Annotated[str, about("The workload or the user's step.")]
     techniques: _Techniques
     target: str
-    num_devices: Annotated[int, Meta(ge=1), about("On which it fits.")]
+    num_devices: Annotated[int, Meta(ge=1), about("The smallest number on which it fits.")]
     mesh: Annotated[str, about("Their mesh: `fsdp=4,tp=2`; empty for one device.")]
-    batch: Annotated[Batch | None, about("The examples of a step; null where they are not known.")]
-    footprint_bytes: Annotated[Size, about("Of each of them.")]
+    batch: Annotated[Batch | None, about("The number of examples of a step; null if it is unknown.")]
+    footprint_bytes: Annotated[Size, about("Footprint on each of them.")]
     next_num_devices: Annotated[
-        int | None, about("The number before it, which is too small; null where the step cannot be compiled for one.")
+        int | None, about("The number before it, which is too small; null if the step cannot be compiled for it.")
     ]
-    next_footprint_bytes: Annotated[Size | None, about("Of each of those.")]
-    memory_bytes: Annotated[Size, about("Of each device.")]
+    next_footprint_bytes: Annotated[Size | None, about("Footprint on each of these.")]
+    memory_bytes: Annotated[Size, about("Memory of each device.")]
     reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
-    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
+    budget_bytes: Annotated[Size, about("JAX's pool, less the bytes that must stay free.")]
     num_compiles: Annotated[int, Meta(ge=1)]
     verdict: VerdictJson
-    tried: Annotated[
-        tuple[TrialJson, ...], Meta(min_length=1), about("The compiles in the order in which they were made.")
-    ]
+    tried: Annotated[tuple[TrialJson, ...], Meta(min_length=1), about("All compiles, in order.")]
     command: Annotated[str, about("The command line that profiles the answer.")]
 
 
 class TriedTechniquesJson(Struct, frozen=True, kw_only=True):
-    """One combination that was compiled."""
+    """One compiled combination."""
 
     techniques: _Techniques
-    footprint_bytes: Annotated[Size | None, about("null where the compile failed.")]
+    footprint_bytes: Annotated[Size | None, about("Footprint; null if the compile failed.")]
     fits: bool
-    changes_training: Annotated[bool, about("Whether the optimizer is another.")]
-    recomputed_flops: Annotated[Size, about("Floating-point operations of a step that are computed again.")]
-    host_bytes: Annotated[Size, about("In host memory that the step holds.")]
-    at_least_seconds: Annotated[float | None, about("A roofline bound on the time of a step; null where it has none.")]
-    step_seconds: Annotated[float | None, about("Median time of the steps that were run; null where none were.")]
-    seconds: Annotated[float, Meta(ge=0), about("What lowering and compiling took.")]
-    problem: Annotated[str | None, about("Why the compile failed.")]
+    changes_training: Annotated[bool, about("Whether another optimizer is used.")]
+    recomputed_flops: Annotated[Size, about("Recomputed FLOPs of a step.")]
+    host_bytes: Annotated[Size, about("Host memory that the step holds.")]
+    at_least_seconds: Annotated[float | None, about("A roofline bound on the time of a step; null if it has no bound.")]
+    step_seconds: Annotated[float | None, about("Median time of a step; null if it was not run.")]
+    seconds: Annotated[float, Meta(ge=0), about("Time of lowering and compiling.")]
+    problem: Annotated[str | None, about("The reason why the compile failed; null if it did not.")]
 
 
 class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit_techniques/1"):
-    """The cheapest techniques with which a step fits as it is, and every compile that was made to find them."""
+    """The cheapest techniques with which an unchanged step fits, and all compiles of the search."""
 
     subject: Annotated[str, about("The workload or the user's step.")]
-    settings: Annotated[str, about("The preset and the fields that were asked for, in words.")]
+    settings: Annotated[str, about("The preset and the requested fields, in words.")]
     target: str
     memory_bytes: Size
     reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
-    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
+    budget_bytes: Annotated[Size, about("JAX's pool, less the bytes that must stay free.")]
     answer: Annotated[
         _Techniques | None,
-        about("The cheapest techniques that fit: an empty list where none is needed, null where nothing fits."),
+        about("The cheapest techniques that fit; empty if the step fits without any, null if nothing fits."),
     ]
     footprint_bytes: Annotated[Size | None, about("Footprint with the answer.")]
-    verdict: Annotated[VerdictJson | None, about("Of the answer; where nothing fits, of the smallest.")]
+    verdict: Annotated[
+        VerdictJson | None, about("The verdict on the answer; if nothing fits, on the smallest combination.")
+    ]
     command: Annotated[str | None, about("The command line that profiles the answer.")]
-    changes: Annotated[tuple[CodeChange, ...], about("How a user does the answer's techniques in code of their own.")]
-    num_combinations: Annotated[int, Meta(ge=1), about("How many combinations of the techniques that apply there are.")]
+    changes: Annotated[tuple[CodeChange, ...], about("How to apply the answer's techniques in your own code.")]
+    num_combinations: Annotated[int, Meta(ge=1), about("Number of combinations of all techniques that apply.")]
     num_compiles: Annotated[int, Meta(ge=1)]
     num_inferred: Annotated[
         Size,
-        about(
-            "Combinations cheaper than the answer that were not compiled, since one that should hold less does not fit."
-        ),
+        about("Number of cheaper combinations that were not compiled, because one that should hold less does not fit."),
     ]
     tried: Annotated[
         tuple[TriedTechniquesJson, ...],
         Meta(min_length=1),
-        about("Those that fit first, the best at the head, then the others in the order in which they were made."),
+        about("All compiles: those that fit first, best first, then the others in order."),
     ]
-    left_out: Annotated[dict[str, str], about("Techniques that were not considered, each with the reason.")]
+    left_out: Annotated[dict[str, str], about("Techniques that were not considered, with the reason.")]
     contradictions: Annotated[
-        tuple[str, ...], about("Techniques that hold more here than what they were expected to hold less than.")
+        tuple[str, ...], about("Sentences about techniques that hold more than others, against the expected order.")
     ]
 
 
@@ -237,7 +244,7 @@ class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempr
     recomputed_flops: Annotated[int, Meta(ge=0), about("Of the plan, in one step.")]
     num_compiles: Annotated[int, Meta(ge=1), about("With that of the step as it is.")]
     num_blocks: Annotated[int, Meta(ge=0), about("The layers or turns of loops that a checkpoint goes around.")]
-    code: Annotated[str, about("The policy to paste; empty where the step fits as it is, or no choice is enough.")]
+    code: Annotated[str, about("The policy to paste; empty if the step fits as it is, or no choice is enough.")]
     repeats: Annotated[
         dict[str, int],
         about("How many collectives and random numbers the plan computes again in a step, by JAX's primitive."),
@@ -269,9 +276,28 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """The JSON schema of each document, by name."""
-    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {name: {**draft, **json.schema(kind)} for name, kind in _DOCUMENTS.items()}
+    """Return the JSON schema of each document, by name. Its descriptions are those of the types."""
+    return {name: _schema(name, kind) for name, kind in _DOCUMENTS.items()}
+
+
+def _schema(name: str, kind: type[Struct]) -> dict[str, Any]:
+    made = json.schema(kind)
+    for definition in made["$defs"].values():
+        _describe(definition)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{name}.schema.json", **made}
+
+
+def _describe(definition: dict[str, Any]) -> None:
+    """Turn a docstring into descriptions: of the record without its `Attributes`, and of each attribute."""
+    text, _, attributes = cleandoc(definition.get("description", "")).partition("\n\nAttributes:\n")
+    if text:
+        paragraphs = text.split("\n\n")[: 1 if "enum" in definition else None]  # the rest is for developers
+        definition["description"] = " ".join(" ".join(paragraphs).split())
+    for names, meaning in _ATTRIBUTE.findall(f"{attributes}\n"):
+        for name in names.split(", "):
+            if name in definition.get("properties", {}):
+                sentence = " ".join(meaning.split())
+                definition["properties"][name].setdefault("description", f"{sentence[:1].upper()}{sentence[1:]}")
 
 
 def advice_list_json(report: Report, advice: Sequence[Advice]) -> AdviceListJson:

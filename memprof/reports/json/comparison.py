@@ -14,103 +14,99 @@ from memprof.reports.json.types import CategoryChanges, CategorySizes, Shape, Si
 
 
 class EffectJson(Struct, frozen=True, kw_only=True):
-    """What one row of a comparison changes."""
+    """The changes of one row of a comparison."""
 
-    label: Annotated[str, about("Of the row.")]
-    footprint_delta_bytes: Annotated[int, about("Its footprint minus the reference's.")]
-    footprint_ratio: Annotated[float, Meta(ge=0), about("Its footprint divided by the reference's.")]
+    label: Annotated[str, about("Label of the row.")]
+    footprint_delta_bytes: Annotated[int, about("Its footprint minus that of the reference.")]
+    footprint_ratio: Annotated[float, Meta(ge=0), about("Its footprint divided by that of the reference.")]
     categories_delta: Annotated[
-        CategoryChanges, about("The same for every category; they add up to `footprint_delta_bytes`.")
+        CategoryChanges, about("The same difference for every category; they add up to `footprint_delta_bytes`.")
     ]
     took_effect: Annotated[
         bool | None,
-        about(
-            "Whether every technique of the row shows in the compiled program; null where that cannot be told of each."
-        ),
+        about("Whether every technique of the row shows in the compiled program; null if one cannot be judged."),
     ]
-    evidence: Annotated[str, about("What was looked at and what was found.")]
+    evidence: Annotated[str, about("The facts behind this verdict.")]
 
 
 class ComparisonJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.comparison/1"):
-    """Several configurations of a training step side by side, and what each changes against the reference.
+    """Several configurations of a training step side by side, and their differences to a reference.
 
     Sizes are whole bytes. Within version 1, fields may be added, never renamed or removed.
     """
 
     baseline: Annotated[str, about("The label of the reference row.")]
-    rows: Annotated[tuple[ReportJson, ...], about("The whole report of each configuration, in the order given.")]
+    rows: Annotated[tuple[ReportJson, ...], about("The report of each configuration, in the given order.")]
     effects: Annotated[
         tuple[EffectJson, ...],
-        about("What each row changes, in the order of `rows`; that of the reference itself is zero."),
+        about("The changes of each row, in the order of `rows`; those of the reference are zero."),
     ]
-    failures: Annotated[tuple[FailedRow, ...], about("Configurations that gave no report.")]
+    failures: Annotated[tuple[FailedRow, ...], about("Configurations without a report.")]
     differences: Annotated[
-        tuple[str, ...], about("What else the rows do not have in common: a target, a version, XLA flags.")
+        tuple[str, ...], about("Other differences between the rows: a target, a version, XLA flags.")
     ]
 
 
 class SideJson(Struct, frozen=True, kw_only=True):
-    """One of the two reports of a diff, in short."""
+    """A summary of one of the two reports of a diff."""
 
     label: str
     target: TargetJson
     toolchain: ToolchainJson
-    footprint_bytes: Annotated[Size, about("What the allocator must hold.")]
-    live_peak_bytes: Annotated[Size, about("The most bytes live at once.")]
+    footprint_bytes: Annotated[Size, about("Bytes that the allocator must hold.")]
+    live_peak_bytes: Annotated[Size, about("Largest number of bytes that are live at once.")]
     categories: CategorySizes
 
 
 class ModuleChangeJson(Struct, frozen=True, kw_only=True):
-    """A module that either report has."""
+    """A module of either report."""
 
     path: Annotated[str, about("For example `layers_0/mlp`.")]
     delta_bytes: Annotated[int, about("After minus before.")]
-    before_bytes: Annotated[Size, about("With what is under it; 0 where it is not there.")]
-    after_bytes: Annotated[Size, about("Likewise.")]
+    before_bytes: Annotated[Size, about("Bytes before, with all modules under it; 0 if it did not exist.")]
+    after_bytes: Annotated[Size, about("Bytes after, likewise.")]
 
 
 class MatchedBuffersJson(Struct, frozen=True, kw_only=True):
     """The buffers of one operation and shape, before and after."""
 
     delta_bytes: Annotated[int, about("After minus before.")]
-    before_bytes: Annotated[Size, about("Sum of those before.")]
-    after_bytes: Annotated[Size, about("Sum of those after.")]
-    num_before: Annotated[Size, about("How many before.")]
-    num_after: Annotated[Size, about("How many after.")]
+    before_bytes: Annotated[Size, about("Their total size before.")]
+    after_bytes: Annotated[Size, about("Their total size after.")]
+    num_before: Annotated[Size, about("Their number before.")]
+    num_after: Annotated[Size, about("Their number after.")]
     shape: Shape
-    dtypes: Annotated[tuple[str, ...], Meta(min_length=1), about("More than one where the precision changed.")]
+    dtypes: Annotated[tuple[str, ...], Meta(min_length=1), about("More than one if the precision changed.")]
     category: Category
-    module: Annotated[str, about("Of the largest after, or, where none is left, before.")]
+    module: Annotated[str, about("Module of the largest buffer after or, if none is left, before.")]
     op: Annotated[
-        str, about("JAX's name of the operation, the argument's path, or, where there is neither, the HLO instruction.")
+        str, about("JAX's name of the operation, or the argument's path; if there is neither, the HLO instruction.")
     ]
-    source: Annotated[str, about("Likewise of the largest.")]
+    source: Annotated[str, about("Source line of the same buffer.")]
 
 
 class DiffJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.diff/1"):
-    """What changed from one report to another. Reports are named, not repeated: each has a document of its own.
+    """The changes from one report to another, which have documents of their own.
 
     Sizes are whole bytes; every `delta_bytes` is after minus before. Within version 1, fields may be added, never
     renamed or removed.
     """
 
     before: Annotated[SideJson, about("The earlier report.")]
-    after: Annotated[SideJson, about("The report that is shown.")]
+    after: Annotated[SideJson, about("The later report.")]
     footprint_delta_bytes: Annotated[int, about("Change of the footprint.")]
     live_peak_delta_bytes: Annotated[int, about("Change of the live peak.")]
     categories_delta: Annotated[
         CategoryChanges, about("The change of every category; they add up to footprint_delta_bytes.")
     ]
-    modules: Annotated[
-        tuple[ModuleChangeJson, ...], about('Every module that either has; the root (path "") comes first.')
-    ]
+    modules: Annotated[tuple[ModuleChangeJson, ...], about('All modules of either; the root (path "") comes first.')]
     buffers: Annotated[
         tuple[MatchedBuffersJson, ...],
-        about("Live at the peak of either, the largest change first. They add up to live_peak_delta_bytes."),
+        about(
+            "Buffers that are live at the peak of either, largest change first. They add up to live_peak_delta_bytes."
+        ),
     ]
-    differences: Annotated[
-        tuple[str, ...], about("What else the two do not have in common: a target, a version, XLA flags.")
-    ]
+    differences: Annotated[tuple[str, ...], about("Other differences between the two: a target, a version, XLA flags.")]
 
 
 def comparison_json(comparison: ReportComparison) -> ComparisonJson:

@@ -11,14 +11,14 @@ from memprof.studies.fit.results import CurvePoint, FitCurve
 
 
 class FitPointJson(Struct, frozen=True, kw_only=True):
-    """What fits at one value of the other field."""
+    """The result at one value of the other field."""
 
     at: Annotated[int, Meta(ge=1), about("The value of the other field.")]
-    value: Annotated[int | None, about("The largest value that fits there; null: not even the smallest does.")]
+    value: Annotated[int | None, about("The largest value that fits there; null if not even the smallest fits.")]
     footprint_bytes: Annotated[Size | None, about("Footprint of value.")]
     next_footprint_bytes: Annotated[Size | None, about("Footprint of the value after it, which does not fit.")]
-    num_compiles: Annotated[int | None, about("Compiles of this point; null if nothing fits.")]
-    refusal: Annotated[str | None, about("Why nothing fits.")]
+    num_compiles: Annotated[int | None, about("Number of compiles of this point; null if nothing fits.")]
+    refusal: Annotated[str | None, about("The reason why nothing fits.")]
     command: Annotated[str | None, about("The command line that profiles value.")]
 
 
@@ -28,14 +28,18 @@ class FitCurveJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="m
     subject: Annotated[str, about("The workload or the user's step.")]
     techniques: tuple[str, ...]
     target: str
-    field: Annotated[str, about("The field whose largest value is looked for.")]
+    field: Annotated[str, about("The field whose largest value is searched for.")]
     against: Annotated[str, about("The other field.")]
     memory_bytes: Size
     reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
-    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
+    budget_bytes: Annotated[Size, about("JAX's pool, less the bytes that must stay free.")]
     mesh: Annotated[str, about("The mesh that it was compiled for: `fsdp=4,tp=2`; empty for one device.")]
-    num_devices: Annotated[int, Meta(ge=1), about("Of that mesh; footprints and memory are those of one device.")]
-    points: Annotated[tuple[FitPointJson, ...], Meta(min_length=1), about("By ascending values of the other field.")]
+    num_devices: Annotated[
+        int, Meta(ge=1), about("Number of devices of that mesh; footprints and memory are those of one device.")
+    ]
+    points: Annotated[
+        tuple[FitPointJson, ...], Meta(min_length=1), about("The points, by ascending values of the other field.")
+    ]
 
 
 def fit_curve_json(curve: FitCurve) -> FitCurveJson:

@@ -17,7 +17,7 @@ _Calls = Annotated[tuple[str, ...], about("`file.py:12 function`, of the user's 
 
 
 class MadeJson(Struct, frozen=True, kw_only=True):
-    """What the same calls made."""
+    """The allocations of one stack of calls."""
 
     kind: Kind
     count: Size
@@ -31,48 +31,50 @@ class StepArraysJson(Struct, frozen=True, kw_only=True):
     category: Category
     shape: Shape
     dtype: str
-    num_wanted: Annotated[Size, about("How many the step takes.")]
-    num_alive: Annotated[Size, about("For how many of them an array of their size is alive.")]
+    num_wanted: Annotated[Size, about("Number of these arguments.")]
+    num_alive: Annotated[Size, about("Number of live arrays of their size, up to that number.")]
     each_bytes: Size
 
 
 class OtherJson(Struct, frozen=True, kw_only=True):
-    """Live arrays that are no arguments of the step."""
+    """Live arrays that are not arguments of the step."""
 
     count: Size
     each_bytes: Size
-    like: Annotated[tuple[Category, ...], about("Arguments of the step that have the same size.")]
+    like: Annotated[tuple[Category, ...], about("Categories of the step's arguments that have the same size.")]
     calls: _Calls
 
 
 class BesideStepJson(Struct, frozen=True, kw_only=True):
-    """The profile beside a step; arrays are matched by size, since JAX writes neither shape nor dtype."""
+    """The profile compared with a step; arrays are matched by size, because JAX writes neither shape nor dtype."""
 
     label: str
-    device: Annotated[str, about("The fullest one, which the numbers are of.")]
+    device: Annotated[str, about("The fullest device; all numbers are for it.")]
     step: tuple[StepArraysJson, ...]
     others: tuple[OtherJson, ...]
     other_bytes: Size
     executable_bytes: Size
     footprint_bytes: Size
-    pool_bytes: Annotated[Size | None, about("JAX's memory pool; null if it is not known.")]
-    left_bytes: Annotated[int | None, about("What the pool has left for the step; null if the pool is not known.")]
+    pool_bytes: Annotated[Size | None, about("JAX's memory pool; null if it is unknown.")]
+    left_bytes: Annotated[
+        int | None, about("Bytes of the pool that are left for the step; null if the pool is unknown.")
+    ]
 
 
 class MemoryProfileJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.memory_profile/1"):
-    """What was alive when JAX wrote a memory profile: `memprof import memory.prof --format json`."""
+    """The live arrays of JAX's memory profile: `memprof import memory.prof --format json`."""
 
     name: str
-    buffer_bytes: Annotated[Size, about("Of arrays, on all devices.")]
+    buffer_bytes: Annotated[Size, about("Bytes of arrays on all devices.")]
     executable_bytes: Size
     devices: Annotated[dict[str, Size], about("Bytes of arrays on each device.")]
     folders: Annotated[dict[str, Size], about("Bytes of arrays by the folder of the innermost own line.")]
-    made: Annotated[tuple[MadeJson, ...], about("By stack, the most bytes first.")]
+    made: Annotated[tuple[MadeJson, ...], about("Allocations by stack, most bytes first.")]
     beside_step: BesideStepJson | None
 
 
 class ChangedJson(Struct, frozen=True, kw_only=True):
-    """Allocations of one size that the same calls made."""
+    """Allocations of one size by one stack of calls."""
 
     kind: Kind
     each_bytes: Size
@@ -83,12 +85,12 @@ class ChangedJson(Struct, frozen=True, kw_only=True):
 
 
 class MemoryProfileDiffJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.memory_profile_diff/1"):
-    """What is more or less alive than before: `memprof show AFTER.prof --diff BEFORE.prof --format json`."""
+    """The changes between two memory profiles: `memprof show AFTER.prof --diff BEFORE.prof --format json`."""
 
     before: str
     after: str
-    delta_bytes: Annotated[int, about("Of arrays.")]
-    changes: Annotated[tuple[ChangedJson, ...], about("What grew most first.")]
+    delta_bytes: Annotated[int, about("Bytes of arrays.")]
+    changes: Annotated[tuple[ChangedJson, ...], about("Changes, largest growth first.")]
 
 
 def memory_profile_json(profile: MemoryProfile, beside: BesideStep | None) -> MemoryProfileJson:

@@ -42,34 +42,34 @@ class TargetJson(Struct, frozen=True, kw_only=True):
     """The device that the step was compiled for."""
 
     name: Annotated[str, about("Name in the catalogue of targets, or `local:...`.")]
-    memory_bytes: Annotated[Size | None, about("Device memory; null where there is no fixed amount.")]
+    memory_bytes: Annotated[Size | None, about("Device memory; null if there is no fixed amount.")]
     description: Annotated[str, about("The vendor's name of the device.")]
     platform: Annotated[str, about("XLA's platform: `cuda` or `cpu`.")]
-    compute_capability: Annotated[str | None, about("For example `9.0`; null where there is none.")]
-    reason: Annotated[str, about("Why this target was taken.")]
+    compute_capability: Annotated[str | None, about("For example `9.0`; null if there is none.")]
+    reason: Annotated[str, about("The reason why this target was chosen.")]
 
 
 class ToolchainJson(Struct, frozen=True, kw_only=True):
-    """The versions that made the capture; null: not installed."""
+    """The versions that made the capture; null if not installed."""
 
     memprof: str
-    jax: Annotated[str, about("Empty where PyTorch made the step; so is jaxlib.")]
+    jax: Annotated[str, about("Empty for a PyTorch step, as is jaxlib.")]
     jaxlib: str
     python: str
     cuda_plugin: str | None
     flax: str | None
     optax: str | None
-    xla_flags: Annotated[str, about("XLA flags that were set; empty if none.")]
+    xla_flags: Annotated[str, about("The XLA flags that were set; empty if there are none.")]
     jax_settings: Annotated[
-        dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
+        dict[str, str], about("Settings of JAX that change programs and differ from the defaults, by name.")
     ]
-    libtpu: Annotated[str | None, about("The compiler of a TPU, where that made the step, else null.")]
-    torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
-    tensorrt: Annotated[str | None, about("The version of TensorRT for RTX where that built an engine, else null.")]
+    libtpu: Annotated[str | None, about("The version of libtpu, the compiler for TPUs; null for other targets.")]
+    torch: Annotated[str | None, about("PyTorch's version; null for other steps.")]
+    tensorrt: Annotated[str | None, about("The version of TensorRT for RTX; null if it built no engine.")]
 
 
 class CompilerJson(Struct, frozen=True, kw_only=True):
-    """What the compiler itself reports; null where it gives none."""
+    """The compiler's own totals; null if it reports none."""
 
     argument_bytes: Size
     output_bytes: Size
@@ -77,36 +77,41 @@ class CompilerJson(Struct, frozen=True, kw_only=True):
     temp_bytes: Size
     peak_memory_bytes: Size | None
     total_allocation_bytes: Size | None
-    is_complete: Annotated[bool, Meta(description="Compiled to the end; else these are the totals of XLA's plan.")]
+    is_complete: Annotated[
+        bool, Meta(description="Whether the compile was completed; otherwise these are the totals of XLA's plan.")
+    ]
     optimal_seconds: Annotated[
-        float | None, about("The compiler's estimate of the time of a step on a TPU; null unless compiled to the end.")
+        float | None,
+        about("The compiler's estimate of the time of a step on a TPU; null unless the compile was completed."),
     ]
 
 
 class AllocatorJson(Struct, frozen=True, kw_only=True):
     """PyTorch's caching allocator at the peak."""
 
-    requested_bytes: Annotated[Size, about("The sizes of the live tensors.")]
+    requested_bytes: Annotated[Size, about("Total size of the live tensors.")]
     allocated_bytes: Annotated[
-        Size | None, about("The sizes of their blocks: torch.cuda.max_memory_allocated. Null of a memory snapshot.")
+        Size | None, about("Total size of their blocks: torch.cuda.max_memory_allocated; null for a memory snapshot.")
     ]
-    reserved_bytes: Annotated[Size, about("The sizes of all segments: torch.cuda.max_memory_reserved.")]
+    reserved_bytes: Annotated[Size, about("Total size of all segments: torch.cuda.max_memory_reserved.")]
 
 
 class EngineMemoryJson(Struct, frozen=True, kw_only=True):
-    """What an inference engine holds: the builder's totals, and one figure that is inferred."""
+    """The memory of an inference engine: the builder's totals, and one inferred figure."""
 
     weights_bytes: Annotated[Size, about("Reported by the builder.")]
     activation_bytes: Annotated[Size, about("Reported by the builder, workspace included.")]
-    input_bytes: Annotated[Size, about("Of the network's inputs.")]
-    output_bytes: Annotated[Size, about("Of the network's outputs.")]
+    input_bytes: Annotated[Size, about("Size of the network's inputs.")]
+    output_bytes: Annotated[Size, about("Size of the network's outputs.")]
     persistent_bytes: Annotated[Size, about("Device persistent memory, reported by the builder.")]
-    scratch_bytes: Annotated[Size, about("The largest of a layer, reported by the builder; part of activation_bytes.")]
+    scratch_bytes: Annotated[
+        Size, about("The largest scratch memory of a layer, reported by the builder; part of activation_bytes.")
+    ]
     host_persistent_bytes: Annotated[Size, about("Reported by the builder; not device memory.")]
     replayed_bytes: Annotated[
-        Size, about("Inferred: the most that tensors between layers hold at once, to set beside activation_bytes.")
+        Size, about("Inferred: the peak of the tensors between layers, to compare with activation_bytes.")
     ]
-    is_dynamic: Annotated[bool, about("Shapes vary; the figures are for the maximum of the profile.")]
+    is_dynamic: Annotated[bool, about("Whether shapes vary; the figures are for the maximum of the profile.")]
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
@@ -116,9 +121,7 @@ class TimingsJson(Struct, frozen=True, kw_only=True):
     compile_seconds: Annotated[float, Meta(ge=0)]
     cached_compile_seconds: Annotated[
         float | None,
-        Meta(
-            description="What the compile took that made XLA's plan, where that is from the cache; null: compiled now."
-        ),
+        Meta(description="Time of the original compile if XLA's plan is from the cache; null if it was compiled now."),
     ]
     analysis_seconds: Annotated[float, Meta(ge=0)]
 
@@ -138,7 +141,7 @@ class ModuleJson(Struct, frozen=True, kw_only=True):
     bytes: Annotated[Size, about("The sum of its categories.")]
     num_params: Annotated[Size, about("Trainable parameters in it and under it.")]
     forward_flops: Annotated[
-        Size, about("Operations of the forward pass in it and under it; 0 where scopes do not tell modules.")
+        Size, about("FLOPs of the forward pass in it and under it; 0 if scopes do not show modules.")
     ]
     categories: CategorySizes
     params: Annotated[tuple[ParamJson, ...], about("Its own parameter leaves, not its children's.")]
@@ -154,18 +157,16 @@ class BufferJson(Struct, frozen=True, kw_only=True):
     size_bytes: Size
     padding_bytes: Annotated[Size, about("The part of size_bytes that holds no elements.")]
     shape: Shape
-    dtype: Annotated[str, about("In XLA's words: `bf16`, `f32`, `s32`.")]
+    dtype: Annotated[str, about("XLA's name: `bf16`, `f32`, `s32`.")]
     category: Category
     module: Annotated[str, about("Path of its module; empty at top level.")]
     phase: Phase
     name: Annotated[str, about("The HLO instruction that defines it, or the argument's path.")]
     op: Annotated[str, about("The op name that JAX gave, or the argument's path.")]
     source: Annotated[
-        str, about("`file.py:12`, the innermost line of the user's own code; empty where the program has none.")
+        str, about("`file.py:12`, the innermost line of the user's own code; empty if the program has none.")
     ]
-    library: Annotated[
-        str, about("The line of a library beneath it that says most of what it does; empty where there is none.")
-    ]
+    library: Annotated[str, about("The most informative line of a library called there; empty if there is none.")]
     rule: Annotated[str, about("The attribution rule that claimed it.")]
     evidence: Annotated[str, about("Its reason, in one sentence.")]
     start: Annotated[Size, about("First position in program order at which it is live.")]
@@ -179,7 +180,7 @@ class ArgumentJson(Struct, frozen=True, kw_only=True):
     path: Annotated[str, about("As JAX writes it: `state.params['Dense_0']['kernel']`.")]
     role: Role
     shape: Shape
-    dtype: Annotated[str, about("In JAX's words: `float32`.")]
+    dtype: Annotated[str, about("JAX's name: `float32`.")]
     size_bytes: Size
 
 
@@ -190,10 +191,10 @@ class OpJson(Struct, frozen=True, kw_only=True):
     op: Annotated[str, about("JAX's name.")]
     seconds: float
     num_calls: Size
-    contains_others: Annotated[bool, about("A loop, branch or call: what is inside is in the list too.")]
+    contains_others: Annotated[bool, about("Whether it is a loop, branch or call, whose content is in the list, too.")]
     phase: Phase
     module: str
-    category: Annotated[Category | None, about("Of the largest piece of memory that its result takes.")]
+    category: Annotated[Category | None, about("Category of the largest buffer of its result.")]
     held_bytes: Size
 
 
@@ -203,18 +204,18 @@ class ResidentJson(Struct, frozen=True, kw_only=True):
     before_steps_bytes: Size
     argument_bytes: Size
     peak_bytes: Size
-    num_devices: Annotated[Size, about("On how many devices it ran the step.")]
+    num_devices: Annotated[Size, about("Number of devices on which it ran the step.")]
 
 
 class MeasuredJson(Struct, frozen=True, kw_only=True):
-    """What was measured when the step ran."""
+    """The measurements of running steps."""
 
     device: str
     platform: str
     num_steps: Annotated[Size, about("Steps that were timed.")]
     num_warmup_steps: Annotated[Size, about("Steps before them.")]
     step_seconds_median: Annotated[
-        float | None, about("From the call to the end of the results on the device; null where no step was timed.")
+        float | None, about("From the call to the end of the results on the device; null if no step was timed.")
     ]
     step_seconds_p10: float | None
     step_seconds_p90: float | None
@@ -222,30 +223,30 @@ class MeasuredJson(Struct, frozen=True, kw_only=True):
     examples_per_second: float | None
     tokens_per_second: float | None
     peak_flops_per_second: Annotated[
-        float | None, about("Of the device: dense 16-bit matrix products; null where it is not known.")
+        float | None, about("The device's peak for dense 16-bit matrix products; null if it is unknown.")
     ]
     mfu: Annotated[
         float | None,
         about("(flops - recomputed_flops) of a step at the median time, as a share of peak_flops_per_second."),
     ]
-    losses: Annotated[tuple[Number, ...], about("Of all steps, those of the warm-up first.")]
+    losses: Annotated[tuple[Number, ...], about("Losses of all steps, including the warm-up.")]
     peak_bytes: Annotated[
-        Size | None, about("Peak of XLA's allocator; null on a CPU, and where something before the steps took more.")
+        Size | None, about("Peak of XLA's allocator; null on a CPU, or if the process used more before the steps.")
     ]
-    resident_growth_bytes: Annotated[int | None, about("By how much the process grew, on a CPU.")]
-    predicted_bytes: Annotated[Size, about("The footprint, to set these against.")]
+    resident_growth_bytes: Annotated[int | None, about("Growth of the process on a CPU.")]
+    predicted_bytes: Annotated[Size, about("The footprint, for comparison.")]
     pool: PoolMemory | None
     driver: DriverMemory | None
     resident: ResidentJson | None
     out_of_memory: OutOfMemory | None
-    num_processes: Annotated[Size, about("Of the job of `jax.distributed` that ran it.")]
+    num_processes: Annotated[Size, about("Number of processes of the `jax.distributed` job.")]
     devices: Annotated[
         tuple[MeasuredDevice, ...],
-        about("Each of several, in the order of their processes; empty of one. Above stands that of the highest peak."),
+        about(
+            "Each device, by process; empty for one device. The fields above are for the device with the highest peak."
+        ),
     ]
-    ops: Annotated[
-        tuple[OpJson, ...], about("Operations of a trace, over all its steps, those that took most time first.")
-    ]
+    ops: Annotated[tuple[OpJson, ...], about("Operations of a trace, over all its steps, slowest first.")]
 
 
 class AdviceJson(Struct, frozen=True, kw_only=True):
@@ -253,31 +254,29 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
 
     rule: Annotated[str, about("The name of the rule that found it.")]
     what: Annotated[str, about("What to do.")]
-    evidence: Annotated[str, about("What in this program says so.")]
-    cost: Annotated[str, about("What it takes in exchange.")]
-    code: Annotated[str, about("To paste into the step; empty if how_to says in words what to do.")]
-    how_to: Annotated[str, about("The code, or what to do in words.")]
-    technique: Annotated[str | None, about("The label of the technique that does it; null where memprof has none.")]
-    saving_bytes: Annotated[
-        Size, about("By how much the footprint is lower in the compiled step; an upper bound if is_compiled is false.")
-    ]
+    evidence: Annotated[str, about("The facts of this program that support it.")]
+    cost: Annotated[str, about("The price of the change.")]
+    code: Annotated[str, about("Code to paste into the step; empty if how_to has an instruction in words.")]
+    how_to: Annotated[str, about("The code, or an instruction in words.")]
+    technique: Annotated[str | None, about("The label of memprof's technique; null if memprof has no such technique.")]
+    saving_bytes: Annotated[Size, about("The saving; an upper bound if is_compiled is false.")]
     is_compiled: Annotated[bool, about("Whether memprof has compiled the step with this change.")]
-    footprint_after_bytes: Annotated[Size | None, about("Of the step with this change; null where it is not compiled.")]
-    recomputed_flops: Annotated[
-        int | None, about("Floating-point operations that it computes again beside those of now; null likewise.")
+    footprint_after_bytes: Annotated[
+        Size | None, about("Footprint of the step with this change; null if it was not compiled.")
     ]
+    recomputed_flops: Annotated[int | None, about("Additional recomputed FLOPs; null if it was not compiled.")]
     added_seconds: Annotated[
-        float | None, about("By how much the roofline bound on the time of a step is higher; null where unknown.")
+        float | None, about("Increase of the roofline bound on the time of a step; null if it is unknown.")
     ]
     meaning: Annotated[
         str,
         about(
             "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance),"
-            " unproved (not run) or different; empty where it is not compiled."
+            " unproved (not run) or different; empty if it is not compiled."
         ),
     ]
-    true_saving_bytes: Annotated[int | None, about("saving_bytes where it is compiled, otherwise null.")]
-    refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
+    true_saving_bytes: Annotated[int | None, about("saving_bytes if it is compiled, otherwise null.")]
+    refusal: Annotated[str, about("The reason why it could not be compiled; empty if it was, or was not requested.")]
 
 
 class KernelBufferJson(Struct, frozen=True, kw_only=True):
@@ -285,36 +284,37 @@ class KernelBufferJson(Struct, frozen=True, kw_only=True):
 
     kind: Annotated[str, about("`input`, `output` or `scratch`; in SMEM also `prefetch`, a scalar prefetch operand.")]
     dtype: Annotated[str, about("MLIR's name of the element type.")]
-    shape: Annotated[Shape, about("Of one block.")]
-    num_buffers: Annotated[Size, about("How many blocks are there at once: 2 if they are copied in the background.")]
-    size_bytes: Annotated[Size, about("Of all of them, padding included; 0 if XLA keeps the whole array in VMEM.")]
+    shape: Annotated[Shape, about("Shape of one block.")]
+    num_buffers: Annotated[Size, about("Number of blocks at a time: 2 if they are copied in the background.")]
+    size_bytes: Annotated[Size, about("Size of all blocks, padding included; 0 if XLA keeps the whole array in VMEM.")]
 
 
 class KernelJson(Struct, frozen=True, kw_only=True):
     """The calls of one Pallas kernel for a TPU from one source line."""
 
     name: Annotated[str, about("XLA's name of the calls, without a number.")]
-    num_calls: Annotated[Size, about("In the program; one in a loop counts once.")]
+    num_calls: Annotated[Size, about("Number of calls in the program; a call in a loop counts once.")]
     module: str
     source: Annotated[str, about("`file.py:12`, or empty.")]
     asked_bytes: Annotated[Size, about("VMEM of the blocks and the scratch memory, inferred from the kernel.")]
     used_bytes: Annotated[
-        Size | None, about("What the compiler reports, with its own temporaries; null unless compiled to the end.")
+        Size | None,
+        about("VMEM reported by the compiler, with its own temporaries; null unless the compile was completed."),
     ]
-    limit_bytes: Annotated[Size | None, about("Of VMEM for one kernel; null where it is unknown.")]
-    buffers: Annotated[tuple[KernelBufferJson, ...], about("In VMEM.")]
-    smem_asked_bytes: Annotated[Size, about("SMEM of the kernel, inferred from it.")]
-    smem_limit_bytes: Annotated[Size | None, about("The SMEM of the chip; null where it is unknown.")]
-    smem_buffers: Annotated[tuple[KernelBufferJson, ...], about("In SMEM.")]
+    limit_bytes: Annotated[Size | None, about("Limit of VMEM for one kernel; null if it is unknown.")]
+    buffers: Annotated[tuple[KernelBufferJson, ...], about("Its references in VMEM.")]
+    smem_asked_bytes: Annotated[Size, about("SMEM of the kernel, inferred from the kernel.")]
+    smem_limit_bytes: Annotated[Size | None, about("The SMEM of the chip; null if it is unknown.")]
+    smem_buffers: Annotated[tuple[KernelBufferJson, ...], about("Its references in SMEM.")]
     num_semaphores: Annotated[
-        Size, about("That the kernel asks for, in semaphore memory; the compiler's own are not counted.")
+        Size, about("Number of semaphores that the kernel requests; those of the compiler are not counted.")
     ]
 
 
 class NeighbourJson(Struct, frozen=True, kw_only=True):
-    """What makes the array that is copied, or reads the copy."""
+    """An operation that makes the array or reads its copy."""
 
-    name: Annotated[str, about("Of the HLO instruction; empty of an argument or a result.")]
+    name: Annotated[str, about("Name of the HLO instruction; empty for an argument or a result.")]
     op: Annotated[str, about("JAX's name of the operation, or the path of an argument.")]
     source: Annotated[str, about("`file.py:12`, or empty.")]
     role: Annotated[str, about("`operation`, `argument`, `constant`, `result` or `unknown`.")]
@@ -326,23 +326,26 @@ class LayoutCopyJson(Struct, frozen=True, kw_only=True):
     name: Annotated[str, about("The HLO instruction.")]
     kind: Annotated[str, about("`copy`, or with other dimensions `transpose` or `reshape`.")]
     dtype: str
-    old_dtype: Annotated[str, about("Of the operand: the copy of a TPU may convert too.")]
-    shape: Annotated[Shape, about("Of the result.")]
-    layout: Annotated[str, about("Of the result, as XLA writes it; empty: row by row, without tiles.")]
-    old_shape: Annotated[Shape, about("Of the operand.")]
+    old_dtype: Annotated[str, about("Dtype of the operand; a TPU's copy may also convert.")]
+    shape: Annotated[Shape, about("Shape of the result.")]
+    layout: Annotated[str, about("Layout of the result, as XLA writes it; empty means row-major, without tiles.")]
+    old_shape: Annotated[Shape, about("Shape of the operand.")]
     old_layout: str
-    size_bytes: Annotated[Size, about("Of the result, padding included.")]
+    size_bytes: Annotated[Size, about("Size of the result, padding included.")]
     space: Annotated[str, about("The memory that the result lies in: `hbm`, `vmem`.")]
-    num_runs: Annotated[Size, about("In a step.")]
-    step_bytes: Annotated[Size, about("What it writes in a step.")]
-    is_at_least: Annotated[bool, about("It is in a loop of unknown length, which counts once.")]
-    is_at_peak: Annotated[bool, about("The result is live at the peak.")]
+    num_runs: Annotated[Size, about("Number of runs in a step.")]
+    step_bytes: Annotated[Size, about("Bytes that it writes in a step.")]
+    is_at_least: Annotated[bool, about("Whether it is in a loop of unknown length, which counts once.")]
+    is_at_peak: Annotated[bool, about("Whether the result is live at the peak.")]
     op: Annotated[str, about("JAX's name of the copy itself; the compiler names few.")]
     module: str
     source: str
     producer: Annotated[NeighbourJson, about("The operation that makes the array in its old layout.")]
     consumer: Annotated[
-        NeighbourJson, about("Of the operations that read it in the new layout a matrix product, else the next one.")
+        NeighbourJson,
+        about(
+            "A matrix product that reads it in the new layout or, if there is none, the next operation that reads it."
+        ),
     ]
 
 
@@ -353,10 +356,10 @@ class RooflineJson(Struct, frozen=True, kw_only=True):
     """A lower bound on the time of a step, by the peaks of its device; computed, never measured."""
 
     at_least_seconds: Annotated[float, Meta(gt=0)]
-    compute_share: Annotated[_Fraction, about("The part of the time that is limited by the peak of the arithmetic.")]
-    memory_share: Annotated[_Fraction, about("The part that is limited by the memory's bandwidth.")]
-    communication_share: Annotated[_Fraction, about("The part that is limited by links to other devices or the host.")]
-    priced_share: Annotated[float, Meta(ge=0.95, le=1), about("How many of the kernels of a step have a price.")]
+    compute_share: Annotated[_Fraction, about("The share of the time that is limited by arithmetic.")]
+    memory_share: Annotated[_Fraction, about("The share that is limited by memory bandwidth.")]
+    communication_share: Annotated[_Fraction, about("The share that is limited by links to other devices or the host.")]
+    priced_share: Annotated[float, Meta(ge=0.95, le=1), about("Share of a step's kernels whose time is known.")]
 
 
 class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.report/1"):
@@ -365,8 +368,8 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     Sizes are whole bytes. Within version 1, fields may be added, never renamed or removed.
     """
 
-    label: Annotated[str, about("What the reports call this configuration.")]
-    workload: Annotated[str, about("The built-in name, or the user's own function.")]
+    label: Annotated[str, about("Label of this configuration in reports.")]
+    workload: Annotated[str, about("Name of the built-in workload, or of the user's function.")]
     techniques: Annotated[tuple[str, ...], about("The techniques applied, in order.")]
     config: Annotated[
         dict[str, str | int | float | bool | None],
@@ -376,9 +379,11 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     toolchain: ToolchainJson
     footprint_bytes: Annotated[
         Size,
-        about("What the allocator must hold: arguments, outputs that alias no argument, temp block, constants."),
+        about("Bytes that the allocator must hold: arguments, outputs that alias no argument, temp block, constants."),
     ]
-    live_peak_bytes: Annotated[Size, about("The most bytes live at once. The footprint less this is fragmentation.")]
+    live_peak_bytes: Annotated[
+        Size, about("Largest number of bytes that are live at once. The rest of the footprint is fragmentation.")
+    ]
     padding_bytes: Annotated[
         Size, about("The part of live_peak_bytes that holds no elements: a TPU fills arrays up to whole tiles.")
     ]
@@ -387,17 +392,15 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         about("Bytes in each memory: `hbm` is the footprint; `vmem`, `smem` and others lie on the chip; `host`."),
     ]
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
-    fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
+    fits: Annotated[bool | None, about("Whether the verdict is `fits`; null if it is `unknown`.")]
     verdict: VerdictJson
     refusal: Annotated[
-        str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")
+        str, about("The compiler's message if it rejected the program, which then does not fit; otherwise empty.")
     ]
-    kernels: Annotated[
-        tuple[KernelJson, ...], about("The Pallas kernels of a program for a TPU, those that ask for most VMEM first.")
-    ]
+    kernels: Annotated[tuple[KernelJson, ...], about("The Pallas kernels of a program for a TPU, most VMEM first.")]
     layout_copies: Annotated[
         tuple[LayoutCopyJson, ...],
-        about("The operations that only change the layout of an array, those that write most in a step first."),
+        about("The operations that only change the layout of an array, most written bytes first."),
     ]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
@@ -410,7 +413,9 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     recomputed_flops: Annotated[Size, about("The part of flops that rematerialisation repeats.")]
     roofline: Annotated[
         RooflineJson | None,
-        about("The least time of a step; null where the device's peaks are not known or too few kernels have a price."),
+        about(
+            "A lower bound on the time of a step; null if the device's peaks, or too many kernels' times, are unknown."
+        ),
     ]
     by_source: Annotated[Sums, about("The footprint by source line, largest first.")]
     by_dtype: Annotated[Sums, about("The footprint by dtype, largest first.")]
@@ -418,33 +423,38 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     timings: TimingsJson
     modules: Annotated[
         tuple[ModuleJson, ...],
-        about("A module before its children; the first is the root. Bytes include those of the children."),
+        about(
+            "The module tree, a module before its children; the first is the root. Bytes include those of the children."
+        ),
     ]
     buffers: Annotated[
-        tuple[BufferJson, ...], about("What is live at the peak, largest first. Adds up to live_peak_bytes.")
+        tuple[BufferJson, ...],
+        about("Buffers that are live at the peak, largest first. They add up to live_peak_bytes."),
     ]
     unused_arguments: Annotated[
         tuple[ArgumentJson, ...], about("Argument leaves that jit dropped; not in the footprint.")
     ]
-    doubts: Annotated[
-        tuple[str, ...], about("Sentences about arguments whose role had to be guessed, or is not known.")
-    ]
+    doubts: Annotated[tuple[str, ...], about("Sentences about arguments whose role is a guess or unknown.")]
     mesh: Annotated[
         MeshJson | None,
         about("The devices, their shares of the arguments, and their collectives; null for one device."),
     ]
-    measured: Annotated[MeasuredJson | None, about("What was measured when the step ran; null where it did not.")]
+    measured: Annotated[MeasuredJson | None, about("Measurements of running steps; null if the step was not run.")]
     advice: Annotated[
         tuple[AdviceJson, ...],
-        about("What saves most first; empty where nothing would save 2% of the footprint."),
+        about("Changes that lower the peak, best first; empty if no change saves 2% of the footprint."),
     ]
-    framework: Annotated[str, about("The framework of the step: `jax` or `torch`; `onnx` of a model file.")]
-    engine: Annotated[str, about("What runs the program: `xla` or `tensorrt`; empty where nothing is compiled.")]
+    framework: Annotated[str, about("The framework of the step: `jax` or `torch`; `onnx` for a model file.")]
+    engine: Annotated[
+        str, about("The engine that runs the program: `xla` or `tensorrt`; empty if nothing is compiled.")
+    ]
     engine_memory: Annotated[
-        EngineMemoryJson | None, about("What an inference engine holds, each figure with its source; else null.")
+        EngineMemoryJson | None,
+        about("The memory of an inference engine, each figure with its source; null for other programs."),
     ]
     allocator: Annotated[
-        AllocatorJson | None, about("Of a step of PyTorch, whose footprint is what the allocator reserves; else null.")
+        AllocatorJson | None,
+        about("PyTorch's caching allocator, whose reserved bytes are the footprint; null for a JAX step."),
     ]
 
 

@@ -19,51 +19,53 @@ from memprof.studies.watch.moments import Growth, OtherArrays
 from memprof.studies.watch.programs import Compiled, JobProgram
 from memprof.studies.watch.recompiles import Recompile
 
-_Seconds = Annotated[float, about("Since the script began.")]
-_Footprint = Annotated[Size | None, about("Of the largest program; null where XLA has left no plan of it.")]
+_Seconds = Annotated[float, about("Seconds since the start of the script.")]
+_Footprint = Annotated[Size | None, about("Of the largest program; null if XLA left no plan of it.")]
 
 
 class ListedBufferJson(Struct, frozen=True, kw_only=True):
-    """A buffer of the list that XLA prints, and the same in the program."""
+    """A buffer of XLA's list, and the same buffer in the program."""
 
-    size_bytes: Annotated[Size, about("As the list rounds it.")]
+    size_bytes: Annotated[Size, about("Size, rounded as in the list.")]
     array: Annotated[str, about("Type and shape: f32[4096,128].")]
-    op: Annotated[str, about("JAX's name of the operation that makes it; empty of an argument.")]
+    op: Annotated[str, about("JAX's name of the operation that makes it; empty for an argument.")]
     source: Annotated[str, about("The line that XLA names: model.py:12.")]
-    phase: Annotated[Phase, about("By the name of the operation.")]
-    category: Annotated[Category | None, about("What it is in the program; null where it was not found in one.")]
+    phase: Annotated[Phase, about("Phase, by the name of the operation.")]
+    category: Annotated[
+        Category | None, about("Category in the program; null if the buffer was not found in a program.")
+    ]
 
 
 class ExplanationJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.explanation/1"):
-    """Why a run ended out of memory, by its log: `memprof explain --format json`."""
+    """The reason why a run ran out of memory, by its log: `memprof explain --format json`."""
 
     message: Annotated[str, about("XLA's own line.")]
     when: Moment
-    device: Annotated[str, about("GPU, TPU or CPU; empty where the message does not tell.")]
+    device: Annotated[str, about("GPU, TPU or CPU; empty if the message does not show it.")]
     asked_bytes: Size | None
     asked_for: AskedFor
-    free_bytes: Annotated[Size | None, about("null where the log does not tell, as all that follows.")]
+    free_bytes: Annotated[Size | None, about("Free memory; null if the log does not show it.")]
     capacity_bytes: Size | None
-    parts: Annotated[dict[str, Size], about("What the program needs, in XLA's words.")]
-    program: Annotated[str | None, about("The label of the program that asked for it, where it was given.")]
-    verdict: Annotated[VerdictJson | None, about("Of that program; null where it was not given.")]
+    parts: Annotated[dict[str, Size], about("Bytes that the program needs, by XLA's names.")]
+    program: Annotated[str | None, about("Label of the program with the failed allocation; null if it is unknown.")]
+    verdict: Annotated[VerdictJson | None, about("The verdict on that program; null if it is unknown.")]
     listed: tuple[ListedBufferJson, ...]
     sentences: tuple[str, ...]
 
 
 class JobProgramJson(Struct, frozen=True, kw_only=True):
-    """A function of the script, and the programs that were compiled of it."""
+    """A function of the script, and the programs that were compiled from it."""
 
     name: str
-    place: Annotated[str, about("Where the function is, train.py:31; empty where nobody knows.")]
-    kind: Annotated[str, about("train step, gradients, update, eval step or init; empty where it is none of these.")]
+    place: Annotated[str, about("Location of the function, train.py:31; empty if it is unknown.")]
+    kind: Annotated[str, about("train step, gradients, update, eval step or init; empty if it is none of these.")]
     footprint_bytes: _Footprint
     live_peak_bytes: _Footprint
     num_compiles: int
-    seconds: Annotated[float, about("What all its compiles took.")]
-    recompiles: Annotated[tuple[Recompile, ...], about("Why there were several, the most frequent reason first.")]
+    seconds: Annotated[float, about("Time of all its compiles.")]
+    recompiles: Annotated[tuple[Recompile, ...], about("Reasons for several compiles, most frequent first.")]
     state: Annotated[
-        dict[str, int], about("How many parameters of each type it takes; functions with the same share one state.")
+        dict[str, int], about("Number of its parameters by type; functions with equal parameters share their state.")
     ]
 
 
@@ -72,54 +74,58 @@ class OfJaxJson(Struct, frozen=True, kw_only=True):
 
     footprint_bytes: _Footprint
     num_compiles: int
-    seconds: Annotated[float, about("What they took.")]
+    seconds: Annotated[float, about("Time of their compiles.")]
 
 
 class MomentJson(Struct, frozen=True, kw_only=True):
-    """When most memory was taken: a program, and the arrays beside it."""
+    """The moment of the largest memory use: a program, and the arrays beside it."""
 
     program: str
     seconds: _Seconds
     is_seen: Annotated[
-        bool, about("Whether the program began to run then; else it is the largest, which may have run then.")
+        bool,
+        about(
+            "Whether the program was seen to start then; otherwise it is the largest program, which may have run then."
+        ),
     ]
     size_bytes: Annotated[Size, about("footprint_bytes + others_bytes.")]
     footprint_bytes: Size
     others_bytes: Size
-    others: Annotated[tuple[OtherArrays, ...], about("Arrays that the program does not take, largest first.")]
-    live_bytes: Annotated[Size, about("Of all arrays.")]
-    in_use_bytes: Annotated[Size | None, about("What the allocator had given out; null where it does not count.")]
+    others: Annotated[tuple[OtherArrays, ...], about("Arrays that are not arguments of the program, largest first.")]
+    live_bytes: Annotated[Size, about("Bytes of all arrays.")]
+    in_use_bytes: Annotated[Size | None, about("Bytes that the allocator had in use; null if it does not count them.")]
 
 
 class EndingJson(Struct, frozen=True, kw_only=True):
     """How the script ended."""
 
-    error: Annotated[str, about("The traceback that nobody caught; empty where there was none.")]
+    error: Annotated[str, about("The uncaught traceback; empty if there was none.")]
     is_out_of_memory: bool
-    has_seen_enough: Annotated[bool, about("Whether memprof ended it, since all that was asked for was seen.")]
+    has_seen_enough: Annotated[bool, about("Whether memprof ended it, because all requested programs were seen.")]
 
 
 class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.job/1"):
-    """What a script has compiled, and what was on the device: `memprof watch --format json`."""
+    """The programs that a script compiled, and the arrays on the device: `memprof watch --format json`."""
 
     label: Annotated[str, about("The script, as it was called.")]
-    programs: Annotated[tuple[JobProgramJson, ...], about("Those that take most memory first.")]
+    programs: Annotated[tuple[JobProgramJson, ...], about("Functions of the script, most memory first.")]
     of_jax: OfJaxJson
-    verdict: Annotated[VerdictJson | None, about("Of the largest program; null where XLA has left no plan of it.")]
+    verdict: Annotated[VerdictJson | None, about("Of the largest program; null if XLA left no plan of it.")]
     pressure: MaybePressure
     advice: Annotated[
-        tuple[AdviceJson, ...], about("For the largest program, with --target; what saves most comes first.")
+        tuple[AdviceJson, ...], about("Advice on the largest program, with --target; largest saving first.")
     ]
-    moment: Annotated[MomentJson | None, about("null where no program of the script was seen.")]
+    moment: Annotated[MomentJson | None, about("The largest moment; null if no program of the script was seen.")]
     growth: Annotated[
-        tuple[Growth, ...], about("Arrays that became more and more while nothing new was compiled, most bytes first.")
+        tuple[Growth, ...],
+        about("Arrays whose number kept growing while no new program was compiled, most bytes first."),
     ]
-    not_followed: Annotated[
-        dict[str, str], about("Functions whose arguments could not be followed, each with the reason.")
+    not_followed: Annotated[dict[str, str], about("Functions whose arguments could not be followed, with the reason.")]
+    exit_code: Annotated[int, about("Exit code of the script; 128 + N if signal N ended it.")]
+    ending: Annotated[EndingJson | None, about("The end of the script; null if it was killed.")]
+    explanation: Annotated[
+        ExplanationJson | None, about("The explanation if the script ran out of memory; otherwise null.")
     ]
-    exit_code: Annotated[int, about("Of the script; 128 + N if signal N ended it.")]
-    ending: Annotated[EndingJson | None, about("null where the script was killed.")]
-    explanation: Annotated[ExplanationJson | None, about("Of a script that died out of memory; else null.")]
 
 
 def explanation_json(explanation: Explanation, sentences: tuple[str, ...]) -> ExplanationJson:

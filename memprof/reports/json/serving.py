@@ -11,20 +11,20 @@ from memprof.studies.serving import Sequences, ServedProgram, ServingPlan
 
 
 class ServingJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.serving/1"):
-    """What the programs of a server hold of one device's memory, and how many tokens of cache fit."""
+    """The memory of a server's programs on one device, and the number of cache tokens that fit."""
 
     label: str
     target: str
-    pool_bytes: Annotated[Size | None, about("JAX's memory pool; null if it is not known.")]
-    max_tokens: Annotated[int | None, about("The tokens of cache that fit the pool; null if it is not known.")]
-    weights_bytes: Annotated[Size, about("Of all programs, each array once.")]
+    pool_bytes: Annotated[Size | None, about("JAX's memory pool; null if it is unknown.")]
+    max_tokens: Annotated[int | None, about("Number of cache tokens that fit the pool; null if the pool is unknown.")]
+    weights_bytes: Annotated[Size, about("Weights of all programs, each array once.")]
     cache_bytes_per_token: Size
-    cache_tokens: Annotated[int, about("The tokens of the cache as the programs were compiled.")]
-    cache_bytes: Annotated[Size, about("Of that cache.")]
+    cache_tokens: Annotated[int, about("Number of tokens in the compiled cache.")]
+    cache_bytes: Annotated[Size, about("Size of that cache.")]
     state_bytes: Annotated[Size, about("Other state that is held between calls.")]
     constant_bytes: Annotated[Size, about("Constants of all programs.")]
-    footprint_bytes: Annotated[Size, about("All of it with that cache, and the program that holds most beside it.")]
-    programs: Annotated[tuple[ServedProgram, ...], about("Those that hold most beside the shared part come first.")]
+    footprint_bytes: Annotated[Size, about("Total memory with that cache and the program that needs most.")]
+    programs: Annotated[tuple[ServedProgram, ...], about("The programs, most unshared memory first.")]
     sequences: tuple[Sequences, ...]
 
 

@@ -21,41 +21,45 @@ def about(text: str) -> Meta:
 
 
 def _of_all_categories(minimum: Mapping[str, int]) -> Meta:
-    amounts = {each.value: {"type": "integer", "description": each.meaning, **minimum} for each in Category}
+    amounts = {
+        each.value: {"type": "integer", "description": f"{each.meaning[0].upper()}{each.meaning[1:]}.", **minimum}
+        for each in Category
+    }
     return Meta(extra_json_schema={"required": list(amounts), "properties": amounts})
 
 
 Size = Annotated[int, Meta(ge=0)]
 Shape = Annotated[tuple[Size, ...], about("Length of each axis; empty for a scalar.")]
-Sums = Annotated[dict[str, Size], about("The empty key holds what has none.")]
+Sums = Annotated[dict[str, Size], about("The empty key holds all others.")]
 PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames": {"enum": list(map(str, Phase))}})]
 CategorySizes = Annotated[dict[Category, Size], _of_all_categories({"minimum": 0})]
 CategoryChanges = Annotated[dict[Category, int], _of_all_categories({})]
-Number = Annotated[float | str, about("A text stands for what JSON has no number for.")]
+Number = Annotated[float | str, about("A text if JSON has no such number: infinities and NaN.")]
 
 
 class VerdictJson(Struct, frozen=True, kw_only=True):
     """Whether a step fits the memory pool that JAX has on its device."""
 
     answer: Annotated[Answer, about("fits_with: it fits once XLA_CLIENT_MEM_FRACTION is raised to mem_fraction.")]
-    pool_bytes: Annotated[Size | None, about("Size of the pool; null where the device's memory is not known.")]
+    pool_bytes: Annotated[Size | None, about("Size of the pool; null if the device's memory is unknown.")]
     mem_fraction: Annotated[float | None, about("The smallest fraction that fits, for fits_with; else null.")]
-    short_bytes: Annotated[Size, about("How many bytes the pool lacks; 0 where it lacks none.")]
+    short_bytes: Annotated[Size, about("Number of bytes that the pool lacks.")]
 
 
 class PressureJson(Struct, frozen=True, kw_only=True):
-    """What XLA recomputes on its own, to stay below its limit of memory."""
+    """Values that XLA recomputes on its own, to stay below its memory limit."""
 
-    recomputed_values: Annotated[Size, about("Instructions of the program that XLA repeats.")]
-    recomputed_flops: Annotated[Size, about("Floating-point operations of their matrix products in one step.")]
+    recomputed_values: Annotated[Size, about("Number of instructions that XLA repeats.")]
+    recomputed_flops: Annotated[Size, about("FLOPs of their matrix products in one step.")]
     footprint_without_limit_bytes: Annotated[
         Size | None,
-        about("Of the same program compiled without that limit; null if it was not compiled so."),
+        about("Footprint of the same program compiled without that limit; null if it was not compiled without it."),
     ]
 
 
 MaybePressure = Annotated[
-    PressureJson | None, about("What XLA recomputes under memory pressure; null if it recomputes nothing on its own.")
+    PressureJson | None,
+    about("Values that XLA recomputes under memory pressure; null if it recomputes none on its own."),
 ]
 
 

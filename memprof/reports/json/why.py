@@ -12,55 +12,55 @@ from memprof.analysis.records.report import Report
 from memprof.analysis.records.why_live import Reason, WhyLive
 from memprof.reports.json.types import Size, about, filled
 
-_Position = Annotated[int, about("In program order.")]
+_Position = Annotated[int, about("Position in program order.")]
 
 
 class OperationJson(Struct, frozen=True, kw_only=True):
     """One operation of the compiled program."""
 
-    name: Annotated[str, about("Of the HLO instruction.")]
-    op: Annotated[str, about("JAX's name of it; empty where there is none.")]
-    source: Annotated[str, about("file.py:12 of the user's own code; empty where the program does not tell.")]
+    name: Annotated[str, about("Name of the HLO instruction.")]
+    op: Annotated[str, about("JAX's name; empty if there is none.")]
+    source: Annotated[str, about("The line of the user's own code, file.py:12; empty if it is unknown.")]
     module: str
     phase: Phase
     position: _Position
 
 
 class LinkJson(Struct, frozen=True, kw_only=True):
-    """Operations of one phase and module, each of which needs the one before."""
+    """Operations of one phase and module that depend on each other, in order."""
 
     phase: Phase
     module: str
-    op: Annotated[str, about("JAX's name of the first.")]
+    op: Annotated[str, about("JAX's name of the first operation.")]
     num_operations: int
 
 
 class WhyBufferJson(Struct, frozen=True, kw_only=True):
-    """Why one buffer is live at the peak."""
+    """The reason why one buffer is live at the peak."""
 
-    name: Annotated[str, about("Of the HLO instruction that makes it.")]
+    name: Annotated[str, about("Name of the HLO instruction that makes it.")]
     size_bytes: Size
     category: Category
     start: _Position
     reason: Annotated[
         Reason,
-        about("whole step: an argument, a result or a constant; waiting and early: because of the order alone."),
+        about("whole step: an argument, a result or a constant; waiting and early: only because of the order."),
     ]
-    users: Annotated[tuple[OperationJson, ...], about("What has yet to use it after the peak, in order.")]
-    ready: Annotated[int, about("The position after which the last of them has all that it needs; -1: none.")]
-    chain: Annotated[tuple[LinkJson, ...], about("How the last of them depends on what runs at the peak.")]
+    users: Annotated[tuple[OperationJson, ...], about("Operations after the peak that use it, in order.")]
+    ready: Annotated[int, about("The position after which the last of them has all its operands; -1 if it needs none.")]
+    chain: Annotated[tuple[LinkJson, ...], about("The operations that connect the peak with the last of them.")]
 
 
 class WhyJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.why/1"):
-    """Why buffers are live at the peak: `memprof show --why NAME --format json`."""
+    """The reasons why buffers are live at the peak: `memprof show --why NAME --format json`."""
 
     label: str
     target: str
     live_peak_bytes: Size
-    other_order_bytes: Annotated[Size, about("The live peak in the best other order of the operations that was found.")]
-    any_order_bytes: Annotated[Size, about("No order of the same operations has a lower live peak.")]
-    at_peak: Annotated[OperationJson | None, about("What runs at the peak; null where the temp block is empty.")]
-    buffers: Annotated[tuple[WhyBufferJson, ...], about("Those of the name, largest first.")]
+    other_order_bytes: Annotated[Size, about("The live peak of the best other order of the operations that was found.")]
+    any_order_bytes: Annotated[Size, about("A lower bound on the live peak of every order of the same operations.")]
+    at_peak: Annotated[OperationJson | None, about("The operation at the peak; null if the temp block is empty.")]
+    buffers: Annotated[tuple[WhyBufferJson, ...], about("The buffers with that name, largest first.")]
 
 
 def why_json(report: Report, reasons: Sequence[WhyLive]) -> WhyJson:

@@ -21,7 +21,7 @@ _GAP = 2
 _LONGEST_LABEL_SHARE = 0.3  # of the page width; the bars need the rest
 _HEIGHT, _SMALL_HEIGHT = 16, 3
 _LABELS = 4  # axis labels of a chart that is not small
-_MOST_SIZES = 5  # parts listed with their sizes under a gauge; the rest is summed up
+_MAX_SIZES = 5  # parts listed with their sizes under a gauge; the rest is summed up
 _COMPOSITION_SHARE = 0.6  # of the page width; the share of the capacity takes the rest
 _BLANK = Span(text=" ")
 
@@ -127,7 +127,7 @@ def _share_cells(gauge: Gauge, paper: Paper) -> list[Span]:
 
 def _size_lines(gauge: Gauge, paper: Paper) -> list[Line]:
     """Lay out the largest parts with their sizes and shares, in columns. Unattributed bytes are always listed."""
-    most = _MOST_SIZES if len(gauge.parts) > _MOST_SIZES + 1 else _MOST_SIZES + 1
+    most = _MAX_SIZES if len(gauge.parts) > _MAX_SIZES + 1 else _MAX_SIZES + 1
     ranked = sorted(gauge.parts, key=lambda part: (part.category is not Category.UNATTRIBUTED, -part.size_bytes))
     named, rest = sorted(ranked[:most], key=lambda part: -part.size_bytes), ranked[most:]
     texts = [(letter(part.category), part.category.value, part.size_bytes) for part in named]

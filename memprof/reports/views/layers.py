@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?:(?P<number>\d+)|(?P<folded>\{[^{}]+\}))
 # A layer number in a path that may end in an operation. There, `conv2d` and `Dense3` are not layers, so the number must
 # be separate.
 _NUMBER_IN_PATH = re.compile(r"(?<=[_/])\d+(?=/|$)")
-_FEWEST_FOLDED = 4  # three layers are still readable one by one
+_MIN_NUM_FOLDED = 4  # three layers are still readable one by one
 _Parameters = tuple[tuple[str, str, tuple[int, ...], str], ...]
 
 
@@ -35,7 +35,7 @@ def fold_equal_siblings(node: ModuleNode) -> ModuleNode:
         groups.setdefault(key, []).append(child)
     children: list[ModuleNode] = []
     for (stem, _), members in groups.items():
-        if len(members) < _FEWEST_FOLDED:
+        if len(members) < _MIN_NUM_FOLDED:
             children.extend(fold_equal_siblings(member) for member in members)
         else:
             name = f"{stem}{{{_ranges(int(member.name[len(stem) :]) for member in members)}}}"

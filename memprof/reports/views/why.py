@@ -11,8 +11,8 @@ from memprof.reports.document import Block, Cell, Document, Fact, Facts, Heading
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import short_names
 
-_MOST_USERS = 4
-_MOST_LINKS = 12
+_MAX_USERS = 4
+_MAX_LINKS = 12
 _WARNING_SHARE = 0.02  # share of the footprint, as for advice
 _BY_REASON = {
     Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is held for the whole step",
@@ -65,9 +65,9 @@ def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
     ]
     if why.at_peak is not None:
         facts.append(("at the peak", _named(why.at_peak, names)))
-    facts += [("waits for", _named(user, names)) for user in why.users[: -_MOST_USERS - 1 : -1]]
-    if len(why.users) > _MOST_USERS:
-        facts.append(("", (Cell(text=f"and {len(why.users) - _MOST_USERS} before these"),)))
+    facts += [("waits for", _named(user, names)) for user in why.users[: -_MAX_USERS - 1 : -1]]
+    if len(why.users) > _MAX_USERS:
+        facts.append(("", (Cell(text=f"and {len(why.users) - _MAX_USERS} before these"),)))
     if buffer.is_temp and not why.users:
         facts.append(("waits for", (Cell(text="nothing after the operation at the peak"),)))
     if why.reason is Reason.WAITING and why.users:
@@ -125,6 +125,6 @@ def _link(link: Link | None) -> Cell:
 
 
 def _shortened(chain: Sequence[Link]) -> Sequence[Link | None]:
-    if len(chain) <= _MOST_LINKS:
+    if len(chain) <= _MAX_LINKS:
         return chain
-    return (*chain[: _MOST_LINKS // 2], None, *chain[-_MOST_LINKS // 2 :])
+    return (*chain[: _MAX_LINKS // 2], None, *chain[-_MAX_LINKS // 2 :])

@@ -37,7 +37,7 @@ from memprof.reports.units import format_bytes, format_share
 from memprof.reports.web.page import Section, clean, escaped
 
 _BREAKS = re.compile(r"(?<!<)[/+]")  # except the slash of a closing tag
-_MOST_VALUES = 12  # values of a fact; more are folded
+_MAX_VALUES = 12  # values of a fact; more are folded
 _WIDTH, _HEIGHT = 960, 240
 
 
@@ -97,7 +97,7 @@ def _facts(facts: Facts) -> str:
 
 def _fact(fact: Fact) -> str:
     values = "".join(f"<span>{escaped(value)}</span> " for value in fact.values)
-    if len(fact.values) > _MOST_VALUES:
+    if len(fact.values) > _MAX_VALUES:
         values = f"<details><summary>{len(fact.values)} values</summary>{values}</details>"
     return f"<dt>{escaped(fact.label)}</dt><dd>{values}</dd>"
 

@@ -31,7 +31,7 @@ from memprof.errors import MemprofError
 from memprof.sources.dumps.text_dumps import hlo_proto_of_texts, memory_report_of_text
 from memprof.untrusted import clean, open_regular
 
-_MOST_BYTES = 1 << 30  # of one decompressed file
+_MAX_BYTES = 1 << 30  # of one decompressed file
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
@@ -241,10 +241,10 @@ def content_of(file: Path) -> bytes:
     try:
         with open_regular(file) as opened:
             packed: IO[bytes] = _OPENERS[file.suffix](opened) if file.suffix in _OPENERS else opened
-            content = packed.read(_MOST_BYTES + 1)
+            content = packed.read(_MAX_BYTES + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise MemprofError(f"{file} cannot be read: {reason}") from error
-    if len(content) > _MOST_BYTES:
-        raise MemprofError(f"{file} holds more than {_MOST_BYTES:,} bytes, more than any program")
+    if len(content) > _MAX_BYTES:
+        raise MemprofError(f"{file} holds more than {_MAX_BYTES:,} bytes, more than any program")
     return content

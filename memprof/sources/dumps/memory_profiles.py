@@ -1,7 +1,7 @@
 """Reader of gzipped pprof files from `jax.profiler.save_device_memory_profile("memory.prof")`.
 
 Each sample has a number of allocations, their bytes, the labels `kind` (`buffer`, `executable`) and `device`, and the
-Python stack that allocated them (jaxlib 0.10.2 to 0.12). JAX records neither shape nor dtype.
+Python stack that allocated them. JAX records neither shape nor dtype.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memprof.errors import MemprofError
 from memprof.untrusted import MAX_BYTES, clean, open_regular
 
 _GZIP = b"\x1f\x8b"
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 _TYPES = (("allocations", "count"), ("space", "bytes"))
 
 
@@ -49,12 +49,12 @@ def _parsed(path: Path) -> Any:
             return None
         opened.seek(0)
         try:
-            content = gzip.GzipFile(fileobj=opened).read(_MOST_BYTES + 1)
+            content = gzip.GzipFile(fileobj=opened).read(_MAX_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             if path.suffix != ".prof":
                 return None
             raise MemprofError(f"{path} cannot be unpacked ({error}): write it again") from error
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         return None
     try:
         profile = Profile.FromString(content)

@@ -23,7 +23,7 @@ from memprof.analysis.hlo.hlo_proto import HloProto, MemoryReport
 from memprof.errors import MemprofError
 from memprof.sources.jax.xla.hlo_parser import hlo_module_of_text
 
-# Formats of `BufferAssignment::ToString` and `HloLiveRange::ToString` (jaxlib 0.10.2 to 0.12).
+# Formats of `BufferAssignment::ToString` and `HloLiveRange::ToString`.
 _NUMBER, _INDEX = r"\d{1,18}", r"(?:\d{1,9}(?:,\d{1,9})*)?"
 _ALLOCATION = re.compile(
     rf"allocation (?P<index>{_NUMBER}): size (?P<size>{_NUMBER})(?:, color (?P<color>{_NUMBER}))?(?:, page \d+)?"

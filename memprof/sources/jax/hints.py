@@ -10,7 +10,7 @@ from typing import Any
 from memprof.errors import Interrupted, MemprofError, WorkloadError
 from memprof.sources.jax.user_traceback import first_line, message_of, user_line, user_traceback
 
-# Parts of JAX's messages when a program runs on, or data is put onto, an absent device (jax 0.10.2 to 0.12).
+# Parts of JAX's messages when a program runs on, or data is put onto, an absent device.
 _OF_ABSENT_DEVICES = (
     "Executable' object has no attribute 'local_devices'",
     "not available with compile-only client",

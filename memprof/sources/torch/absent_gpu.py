@@ -31,7 +31,7 @@ _ZERO = """
     current_device memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached
     max_memory_cached utilization temperature power_draw clock_rate
 """.split()
-_MOST_ITEMS = 100_000  # longer lists in a data set are not searched for tensors
+_MAX_ITEMS = 100_000  # longer lists in a data set are not searched for tensors
 _FROM_NUMBERS = torch.tensor, torch.as_tensor, torch.asarray
 
 
@@ -190,7 +190,7 @@ def _tensors_of_data(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     elif isinstance(value, torch.utils.data.Dataset):
         for each in getattr(value, "__dict__", {}).values():
             yield from _tensors_of_data(each, seen)
-    elif isinstance(value, list | tuple) and len(value) <= _MOST_ITEMS:
+    elif isinstance(value, list | tuple) and len(value) <= _MAX_ITEMS:
         for each in value:
             yield from _tensors_of_data(each, seen)
 

@@ -32,7 +32,7 @@ from memprof.sources.torch.trace_capture import capture_of
 from memprof.sources.torch.unknown_values import needs_values
 
 _NUM_STEPS = 2
-_MOST_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
+_MAX_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
 _kept_greenlets: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
 
 
@@ -139,7 +139,7 @@ class _Steps:
         self._updated.add(_parameters_of(optimizer))
         self._find()
         self.owners.assign()
-        if self._updates_of_step >= _MOST_UPDATES:
+        if self._updates_of_step >= _MAX_UPDATES:
             self._awaited &= self._updated
         if self._awaited <= self._updated:
             self.num_steps += 1

@@ -1,4 +1,4 @@
-"""A piece of advice: what would be done about a peak, and what it would save."""
+"""A piece of advice: a change that lowers the peak, and its saving."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from memprof.workloads.intents import Intent, means_to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a rule would do about the peak.
+    """A change that a rule proposes.
 
     Attributes:
-        intent: what to do; `workloads` knows how.
-        what: the same in one sentence without its full stop.
-        evidence: what in this program says so.
-        cost: what it takes in exchange.
-        without: which buffers it makes smaller, or holds for a shorter time.
-        is_packed: whether it is to do away with fragmentation.
-        live_peak_bytes: what is live at the peak after it, where that is known; None: the timeline tells, played again.
-        at_most_bytes: the most that it saves, if that can be more than what `without` takes away.
-        code: to paste, where more is known of the step than its report says; empty: that of the intent.
+        intent: the change; `workloads` has its code.
+        what: the change in one sentence, without a full stop.
+        evidence: the facts of this program that support it.
+        cost: the price of the change.
+        without: the buffers that it shrinks or frees earlier.
+        is_packed: whether it removes fragmentation.
+        live_peak_bytes: live bytes at the peak after the change; None means that the replayed timeline decides.
+        at_most_bytes: an upper bound of the saving, if it can be more than `without` removes.
+        code: code to paste, if it depends on more than the report contains; if empty, the code of the intent.
     """
 
     intent: Intent
@@ -38,7 +38,7 @@ class Proposal:
 
     @property
     def how_to(self) -> str:
-        """The code, or what to do in words where no code runs in any step."""
+        """The code, or an instruction in words if no code runs in every step."""
         return self.code_to_paste or means_to(self.intent).words
 
     @property
@@ -48,7 +48,7 @@ class Proposal:
 
     @property
     def technique(self) -> str | None:
-        """Label of the technique of memprof's that does it; None where there is none."""
+        """The label of memprof's technique for this change; None if memprof has no such technique."""
         return None if self.code else means_to(self.intent).technique
 
 
@@ -66,10 +66,10 @@ class Compiled:
     """A step that was compiled with a change in it.
 
     Attributes:
-        footprint_bytes: without what XLA recomputes under memory pressure.
-        saving_bytes: by how much that is lower.
-        recomputed_flops: floating-point operations that a step computes more than without the change.
-        seconds: by how much the bound on its time is higher; None: unknown.
+        footprint_bytes: footprint of the plan without memory pressure.
+        saving_bytes: difference to the footprint of the unchanged step.
+        recomputed_flops: additional FLOPs of a step.
+        seconds: increase of the lower bound on the time of a step; None if it is unknown.
     """
 
     footprint_bytes: int
@@ -81,13 +81,13 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A proposal, with what it does to this step.
+    """A proposal and its effect on this step.
 
     Attributes:
-        rule: the name of the rule or of the family of changes that made it.
-        bound_bytes: the most that it could save, by the buffers that it would change.
-        compiled: the step with the change in it; None if it was not compiled.
-        refusal: why it could not be compiled.
+        rule: name of the rule, or of the family of changes, that made the proposal.
+        bound_bytes: upper bound of the saving, by the buffers that would change.
+        compiled: the changed step; None if it was not compiled.
+        refusal: the reason why it could not be compiled.
     """
 
     rule: str
@@ -103,12 +103,12 @@ class Advice:
 
     @property
     def saving_bytes(self) -> int:
-        """By how much the footprint is lower, or at most would be."""
+        """The saving, or its upper bound."""
         return self.bound_bytes if self.compiled is None else self.compiled.saving_bytes
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Compiled savings first, free ones, then by their cost for each byte; upper bounds after them, in their order."""
+    """Sort advice: compiled savings first (free ones, then by cost per byte), then upper bounds in the given order."""
     return tuple(sorted(advice, key=_rank))
 
 

@@ -1,10 +1,17 @@
-"""From a report to advice: every rule is asked, and its proposal is held against the timeline.
+"""Give advice on a report: ask every rule, and test its proposals against the timeline.
 
-A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
-what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
-holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
-about what the devices of a mesh have alike, `order` about when operations run, `layout` about how arrays are stored,
-`logits` about the widest arrays of a language model, `weights` and `caches` about steps that train nothing.
+A rule is a function that yields proposals for a report. Its name appears in reports and in the JSON. Each file holds
+the rules on one subject:
+
+    state          the state of each parameter: the parameter, its gradient, its optimizer state
+    passes         values of the forward and backward passes
+    recomputation  values that the step could recompute
+    meshes         values that the devices of a mesh have in common
+    order          the order of operations
+    logits         the widest arrays of a language model
+    weights        weights of steps that train nothing
+    caches         caches of steps that train nothing
+    layout         the layout of arrays in memory
 """
 
 from __future__ import annotations
@@ -51,9 +58,9 @@ from memprof.studies.advice.weights import copied_weights, dequantised_weights, 
 from memprof.studies.advice.what_if import footprint_without
 from memprof.workloads.intents import Aim
 
-SMALLEST_SHARE = 0.02  # of the footprint: what saves less is not worth a change to the code
+SMALLEST_SHARE = 0.02  # of the footprint: a smaller saving is not worth a change to the code
 
-# Of two that save the same, the first here comes first.
+# Ties in the saving keep this order.
 RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     chunked_loss,
     copied_cache,
@@ -91,13 +98,13 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 
 
 def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...]:
-    """What could be done about a peak: compiled savings first, then upper bounds.
+    """Return advice on a report: compiled savings first, then upper bounds.
 
-    A rule whose change was compiled has no bound beside it, be it that the change saves too little. If XLA recomputes
-    values under memory pressure, the advice is that of the plan without pressure.
+    If a rule's change was compiled, its upper bound is left out, even if the compiled saving is too small to show. If
+    XLA recomputes values under memory pressure, the advice is for the plan without pressure.
 
     Args:
-        compiled: changes that were made to the step, with their true savings (see `known.py`).
+        compiled: compiled changes of the step, with their true savings (see `known.py`).
     """
     least = SMALLEST_SHARE * report.unpressed.footprint_bytes
     worthwhile = [each for each in compiled if each.saving_bytes > least]
@@ -118,7 +125,7 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
 
 
 def _is_beaten(advice: Advice, before: Sequence[Advice], others: Sequence[Advice]) -> bool:
-    """Whether another way to recompute saves as much for as little, the first of equal ones excepted."""
+    """Whether another recomputation saves as much at the same or a lower cost; the first of equal ones is kept."""
     mine = _worth(advice)
     return mine is not None and any(
         theirs[0] >= mine[0] and theirs[1] <= mine[1] and (theirs != mine or other in before)
@@ -128,14 +135,14 @@ def _is_beaten(advice: Advice, before: Sequence[Advice], others: Sequence[Advice
 
 
 def _worth(advice: Advice) -> tuple[int, int] | None:
-    """The saving of a way to recompute, and its operations; None: it recomputes nothing."""
+    """Return the saving and the FLOPs of a recomputation; None for other advice."""
     if advice.compiled is None or not advice.proposal.intent.aim.recomputes:
         return None
     return advice.compiled.saving_bytes, advice.compiled.recomputed_flops
 
 
 def upper_bounds(report: Report) -> tuple[Advice, ...]:
-    """What the rules propose, each with the most that it could save; the largest predicted saving first."""
+    """Return the proposals of the rules with their upper bounds, largest predicted saving first."""
     report = report.unpressed
     if report.engine_figures is not None or report.framework != "jax":  # the rules read XLA's programs
         return ()
@@ -150,14 +157,14 @@ def upper_bounds(report: Report) -> tuple[Advice, ...]:
 
 
 def predicted_saving(report: Report, proposal: Proposal) -> int:
-    """By how much the footprint would be lower if the timeline were played again with other buffers."""
+    """Return the saving according to the timeline, replayed with the changed buffers."""
     if proposal.live_peak_bytes is not None:
         return report.live_peak_bytes - proposal.live_peak_bytes
     return report.footprint_bytes - footprint_without(report, proposal.without, is_packed=proposal.is_packed)
 
 
 def bound_bytes(report: Report, proposal: Proposal) -> int:
-    """The most that a proposal could save: all that it takes away from what is live at the peak, or more."""
+    """Return the upper bound of a saving: all bytes that the proposal removes from the peak, or `at_most_bytes`."""
     gone = sum(
         buffer.size_bytes - (instead.size_bytes if instead.spans is None else 0)
         for buffer in report.buffers

@@ -13,7 +13,7 @@ from memprof.studies.advice.weights import is_weight, slices_of_stacks, without_
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-_FEWEST_AXES = 3  # of a cache: tokens, heads and their width
+_MIN_NUM_AXES = 3  # of a cache: tokens, heads and their width
 
 
 def copied_cache(report: Report) -> Iterator[Proposal]:
@@ -38,7 +38,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.SPLIT_CACHE),
         what="Store the cache of each layer in a separate array, and call the layers one after another",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of the whole cache that a loop over layers makes,"
+        evidence=f"{amount(copies, 'arrays')} at the peak are copies of the whole cache that a loop over layers makes,"
         f" the largest at {made_at(copies[0])}",
         cost="a longer compile: the program has a copy of each layer",
         without=without,
@@ -61,7 +61,7 @@ def relaid_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.REORDER_CACHE),
         what="Store the cache in the order of axes that attention reads",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are copies of caches in another order, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)}",
         cost="none, if nothing else reads the cache",
         without=without,
@@ -107,7 +107,7 @@ def wide_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_CACHE),
         what="Store the cache in bfloat16, like the weights",
-        evidence=f"{amount(held, 'arrays')}, are keys and values in float32, made by weights of 16 bits or fewer",
+        evidence=f"{amount(held, 'arrays')} are keys and values in float32, made by weights of 16 bits or fewer",
         cost="keys and values of 8 bits of precision, as most engines hold them",
         without=without,
     )
@@ -131,7 +131,7 @@ def growing_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.FILL_CACHE),
         what="Write into a cache of full length, instead of returning a longer one",
-        evidence=f"{amount(longer, 'results')} at the peak, are caches that come back longer by {growth(longer[0])},"
+        evidence=f"{amount(longer, 'results')} at the peak are caches that come back longer by {growth(longer[0])},"
         f" the largest {array_type(longer[0].dtype, longer[0].shape)}: every call copies the cache, and JAX recompiles"
         " the step for every length",
         cost="memory for the full length from the first token on",
@@ -141,7 +141,7 @@ def growing_cache(report: Report) -> Iterator[Proposal]:
 
 def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """By how much the only axis that differs is longer; 0 if it is shorter, or if several differ."""
-    if len(before) != len(after) or len(before) < _FEWEST_AXES:
+    if len(before) != len(after) or len(before) < _MIN_NUM_AXES:
         return 0
     changes = [new - old for old, new in zip(before, after, strict=True) if new != old]
     return max(changes[0], 0) if len(changes) == 1 else 0
@@ -161,7 +161,7 @@ def repeated_heads(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.REPEAT_HEADS_LATER),
         what="Store each head of keys and values once, and repeat them after they are read",
-        evidence=f"{amount(held, 'arrays')} at the peak, hold every head {copies[held[0].op]} times: the step repeats"
+        evidence=f"{amount(held, 'arrays')} at the peak hold every head {copies[held[0].op]} times: the step repeats"
         " keys and values before it stores them",
         cost="none, if attention takes query heads in groups; otherwise a repeated copy of one layer at a time",
         without=without,
@@ -185,7 +185,7 @@ def long_cache(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_WINDOW),
         what=f"Store only the last {size:,} tokens of each sequence",
-        evidence=f"{amount(held, 'arrays')} at the peak, have room for {length:,} tokens, and a mask hides all except"
+        evidence=f"{amount(held, 'arrays')} at the peak have room for {length:,} tokens, and a mask hides all except"
         f" the last {size:,}",
         cost="none, unless another program reads the older tokens",
         without=without,

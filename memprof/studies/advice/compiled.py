@@ -1,4 +1,4 @@
-"""Advice whose savings are compiled: the changes that memprof makes itself to a step, each with the true footprint."""
+"""Advice with compiled savings: memprof changes a step, compiles it, and reports its true footprint."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from memprof.studies.changes.same_meaning import meaning_of, results_of, small_i
 from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
-# If the first can be made, the second is not compiled: it saves no more, and takes longer.
+# If the first change is possible, the second is not compiled: it saves no more, and its steps are slower.
 _IN_PLACE_OF = (("flash_attention", "chunked_attention"),)
-# In the order in which they are compiled: what costs little and saves much comes first.
+# In the order of their compiles: changes that cost little and save much come first.
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
     attention_kernels,
@@ -59,20 +59,20 @@ def advise_step(
     with_technique: Callable[[str], StepSpec] | None = None,
     is_built_in: bool = False,
 ) -> tuple[Report, tuple[Advice, ...]]:
-    """Compile a step as it is, then with each change that memprof can make to it.
+    """Compile the unchanged step, then the step with each change that memprof can make to it.
 
-    The outcomes are kept for later reports of the same program, of which none is compiled again.
+    The outcomes are stored, so the same program is never advised twice.
 
     Args:
         progress: called with each stage of the first compile as it begins.
-        rows: from the labels of the changes, a list that grows, to what is called with a label and the stage that its
-            compile is at.
-        pool: the settings of JAX's allocator to judge by; None: those of the capture.
+        rows: opens a display for the labels of the changes, a list that grows, and returns a function to call with a
+            label and the stage of its compile.
+        pool: the settings of JAX's allocator to judge by; None means those of the capture.
         with_technique, is_built_in: see `Step`.
 
     Raises:
         MemprofError, WorkloadError: see `capture_of`.
-        Exception: whatever the step raises while it is traced.
+        Exception: any exception that the step raises while it is traced.
     """
     settings = replace(settings, cluster=None)
     fresh = capture_of(spec, target, progress=progress, settings=settings)
@@ -100,7 +100,7 @@ def advise_step(
 
 
 def _changes(step: Step, labels: list[str]) -> Iterator[Change]:
-    """Yield the changes, and append the label of each. The first is compiled while the others are looked for."""
+    """Yield the changes, and append the label of each. The first one compiles during the search for the others."""
     for change in (change for family in FAMILIES for change in family(step)):
         if not any(change.rule == worse and better in labels for better, worse in _IN_PLACE_OF):
             labels.append(change.rule)

@@ -1,7 +1,7 @@
-"""Savings that were compiled before, kept on disk by the program that they are about.
+"""Store compiled savings on disk, keyed by the program.
 
-`memprof advise` compiles changes of a step and keeps the outcomes here. Every later report of the same program has
-them, be it that of a saved capture, without JAX. Files lie beside the cache of plans and are removed with it.
+`memprof advise` compiles changes of a step and stores the outcomes here. Every later report of the same program shows
+them, even one of a saved capture on a machine without JAX. The files lie in the cache of plans and are removed with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERSION = "memprof.changes/2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A piece of advice as it is on disk."""
+    """The stored form of a piece of advice."""
 
     rule: str
     intent: Intent
@@ -39,12 +39,12 @@ class _Kept:
 
 
 def known_advice(report: Report) -> tuple[Advice, ...]:
-    """The advice for a report, with the savings that are known."""
+    """Return the advice on a report, with stored savings."""
     return advise(report, known_changes(report))
 
 
 def known_changes(report: Report) -> tuple[Advice, ...]:
-    """The advice that was compiled for a report's program; empty if there is none."""
+    """Return the stored advice for a report's program; empty if there is none."""
     note = _note(report)
     if note is None:
         return ()
@@ -55,25 +55,25 @@ def known_changes(report: Report) -> tuple[Advice, ...]:
 
 
 def are_known(report: Report) -> bool:
-    """Whether the changes of a report's program were compiled before."""
+    """Whether the savings for a report's program are stored."""
     return _note(report) is not None
 
 
 def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
-    """Keep compiled advice for later reports of the same program."""
+    """Store compiled advice for later reports of the same program."""
     kept = [_kept(each, each.compiled) for each in advice if each.compiled is not None]
     with suppress(MemprofError):
         PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(kept))
 
 
 def _note(report: Report) -> bytes | None:
-    with suppress(MemprofError):  # a variable of the environment does not say where the cache is
+    with suppress(MemprofError):  # a variable of the environment gives an invalid path of the cache
         return PlanCache.of_user().find_note(_key(report))
     return None
 
 
 def _key(report: Report) -> str:
-    """What a program holds, where and when: equal in all processes that have compiled the same step."""
+    """Return a digest of a program's buffers and live ranges, equal in all processes that compiled the same step."""
     facts = hashlib.sha256(
         repr((_VERSION, __version__, report.toolchain.jaxlib, report.target.name, report.target.topology)).encode()
     )

@@ -1,4 +1,4 @@
-"""A rule on how arrays are stored: in tiles, whose dimensions are filled up."""
+"""A rule on the layout of arrays: they are stored in tiles, so their dimensions are padded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Kind = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
 def padded_axes(report: Report) -> Iterator[Proposal]:
-    """Arrays with an axis that is short of a whole tile, those of one type and shape together."""
+    """Propose to fold or extend an axis that does not fill whole tiles; one proposal for each type and shape."""
     kinds = dict.fromkeys(_kind(buffer) for buffer in report.buffers if buffer.padding_bytes and buffer.padded)
     for kind in kinds:
         yield _without_padding(report, kind)
@@ -33,9 +33,9 @@ def _without_padding(report: Report, kind: _Kind) -> Proposal:
         intent=Intent(aim=Aim.FOLD_AXIS),
         what=f"Fold the axis of {shape[axis]} in {array_type(dtype, shape)} into another one, or make it a"
         f" multiple of its tile: {padded[axis]}",
-        evidence=f"{amount(arrays, 'arrays')} at the peak, are stored as {array_type(dtype, padded)}:"
+        evidence=f"{amount(arrays, 'arrays')} at the peak are stored as {array_type(dtype, padded)}:"
         f" {padding:,} bytes of padding",
-        cost="none, if the operations that read it take the other shape",
+        cost="none, if the operations that read it accept the other shape",
         without=without,
     )
 

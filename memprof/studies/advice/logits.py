@@ -17,11 +17,11 @@ from memprof.workloads.intents import Aim, Intent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _NUM_CHUNKS = 8  # of the loss
-_WIDER = 2  # logits than whatever else the model computes
+_WIDER = 2  # logits are this many times as wide as the next widest array
 
 
 def chunked_loss(report: Report) -> Iterator[Proposal]:
-    """Logits, and the gradient of the loss by them, that exist whole."""
+    """Propose to compute the loss in chunks, if whole logits or their cotangents exist at the peak."""
     classes = num_classes(report)
     if classes is None:
         return
@@ -35,17 +35,18 @@ def chunked_loss(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CHUNK_LOSS, num_parts=_NUM_CHUNKS),
         what=f"Compute the logits and their loss in {_NUM_CHUNKS} chunks",
-        evidence=f"{amount(logits, 'arrays')} at the peak, have {classes:,} columns; the largest holds "
+        evidence=f"{amount(logits, 'arrays')} at the peak have {classes:,} columns; the largest holds "
         f"{logits[0].size_bytes:,} bytes and is made at {made_at(logits[0])}",
-        cost="the last matrix product of the forward pass again",
+        cost="recomputes the last matrix product of the forward pass",
         without=without,
     )
 
 
 def num_classes(report: Report) -> int | None:
-    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
+    """Return the number of columns of the logits; None if there are no logits.
 
-    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
+    Logits are the widest arrays. They are made last in the forward pass, outside of layers and loops, and are an input
+    of a softmax, or of its logarithm.
     """
     repeated = {path for paths in repeated_modules(report).values() for path in paths}
     lengths = {loop.trip_count for loop in report.program.loops}
@@ -76,7 +77,7 @@ def _last_forward(buffers: Iterable[LiveBuffer]) -> int:
 
 
 def is_logits(buffer: LiveBuffer, classes: int) -> bool:
-    """Whether it is an array with a column for each class, made on the way from the parameters to their gradients."""
+    """Whether a buffer of the passes has a column for each class."""
     return buffer.category in MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
 
 
@@ -107,7 +108,7 @@ def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
         what="Compute only the logits of each prompt's last token",
-        evidence=f"{amount(logits, 'arrays')} at the peak, hold logits of every token; the largest is made at"
+        evidence=f"{amount(logits, 'arrays')} at the peak hold logits of every token; the largest is made at"
         f" {made_at(logits[0])}",
         cost="none, unless the prompt's own probabilities are asked for",
         without=without,

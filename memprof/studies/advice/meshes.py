@@ -1,4 +1,4 @@
-"""Rules on what all devices along an axis of a mesh hold alike, and on what is gathered from them at once."""
+"""Rules for meshes: values that all devices along an axis hold alike, and values gathered from all of them at once."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from memprof.workloads.intents import Aim, Intent
 
 _OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
 _SENDING_ON = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
-_GATHERED_INSTEAD = "parameters are gathered in their place"
-_AS_MANY_AS_KEPT = ", as many at once as are kept (see jax.checkpoint)"
-_NO_COST = "none, unless examples are held against those of other devices"
+_GATHERED_INSTEAD = "parameters are gathered instead"
+_KEPT_GATHERED = "; those kept for the backward pass stay gathered (see jax.checkpoint)"
+_NO_COST = "none, unless examples are compared with those of other devices"
 _COSTS = {
-    Role.OPTIMIZER_STATE: "the new parameters are gathered after the update, or are divided as well",
+    Role.OPTIMIZER_STATE: "the new parameters are gathered after the update, or are divided, too",
     Role.PARAMS: "they are gathered in the forward pass and again in the backward pass",
 }
 _COSTS_OF_INFERENCE = {Role.PARAMS: "they are gathered at every call, unless each device computes with its own part"}
 
 
 def replicated_state(report: Report) -> Iterator[Proposal]:
-    """Optimizer state, or parameters, of which all devices along an axis hold the same."""
+    """Propose to divide optimizer state or parameters that all devices along an axis hold alike."""
     costs = _COSTS_OF_INFERENCE if is_inference(report) else _COSTS
     for axis, size in _long_axes(report):
         for role, cost in costs.items():
@@ -45,7 +45,7 @@ def replicated_state(report: Report) -> Iterator[Proposal]:
             yield Proposal(
                 intent=Intent(aim=Aim.DIVIDE_STATE, names=(role.value,), axes=(axis,)),
                 what=f"Divide {words} over {axis}={size}",
-                evidence=f"{amount(alike, 'arrays')} of {words}, are the same on all {size} devices along {axis};"
+                evidence=f"{amount(alike, 'arrays')} of {words} are the same on all {size} devices along {axis};"
                 f" the largest is {alike[0].op}",
                 cost=cost,
                 without=without,
@@ -53,7 +53,7 @@ def replicated_state(report: Report) -> Iterator[Proposal]:
 
 
 def _divided(paths: frozenset[str], size: int) -> Without:
-    """Arguments of which each device would hold a part, where one of their dimensions can be cut."""
+    """Replace arguments by the part on one device, if one of their dimensions is divisible."""
 
     def without(buffer: LiveBuffer) -> Instead | None:
         is_one = buffer.op in paths and not buffer.is_temp and _can_be_cut(buffer, size)
@@ -63,7 +63,10 @@ def _divided(paths: frozenset[str], size: int) -> Without:
 
 
 def gather_in_chunks(report: Report) -> Iterator[Proposal]:
-    """Parameters of several layers that are gathered at once, or of all that a scan takes, in a step that trains."""
+    """Propose to gather layer by layer, if parameters of several layers, or of a whole scan, are gathered at once.
+
+    In a step without a backward pass, nothing keeps gathered parameters.
+    """
     if is_inference(report):
         return
     lengths = {loop.trip_count for loop in report.program.loops}
@@ -95,17 +98,17 @@ def gather_in_chunks(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.GATHER_IN_LAYERS),
         what="Gather parameters layer by layer",
-        evidence=f"{amount(gathered, 'arrays')} of gathered parameters, are alive together at the peak{of_one}",
-        cost="gathers that wait for their layer, and again in the backward pass",
+        evidence=f"{amount(gathered, 'arrays')} of gathered parameters are live together at the peak{of_one}",
+        cost="each gather waits for its layer, and the backward pass repeats it",
         without=without,
     )
 
 
 def undivided_batch(report: Report) -> Iterator[Proposal]:
-    """An axis along which all devices hold the same values of the same examples.
+    """Propose to divide the batch over an axis along which all devices hold the same values of the same examples.
 
-    Where the parts of a layer lie along it, some arrays are as wide as a part of a parameter. Where layers or experts
-    do, examples are sent on.
+    If the axis divides a layer instead, some arrays are as wide as a part of a parameter. If it divides the layers or
+    the experts among devices, examples are sent along it. Neither axis is proposed.
     """
     batch = _known(report, Role.BATCH)
     used = [axis for axis in report.target.topology.axes if any(axis in (leaf.mesh_axes or ()) for leaf in batch)]
@@ -125,16 +128,18 @@ def undivided_batch(report: Report) -> Iterator[Proposal]:
             what=f"Divide the batch over {axis}={size}",
             evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of the batch and the passes at the peak:"
             f" all {size} devices along {axis} have the same {max(rows):,} examples",
-            cost=_NO_COST if is_inference(report) else "gradients are added up along it, or the batch is to grow",
+            cost=_NO_COST
+            if is_inference(report)
+            else "gradients are added up along it; a batch that is too small must grow",
             without=without,
         )
 
 
 def gathered_batch(report: Report) -> Iterator[Proposal]:
-    """Arrays with the examples of several devices, where the batch comes in divided.
+    """Propose to keep arrays divided that hold the examples of several devices, though the batch arrives divided.
 
-    They are known by how many examples they have, in a step that gathers more than parameters. XLA moves examples to
-    other dimensions than the first; there a parameter may be as long by chance.
+    They are recognised by their number of examples, in a step that gathers more than parameters. XLA may move the
+    examples to another dimension than the first; a parameter can have the same length there by chance.
     """
     batch = _known(report, Role.BATCH)
     over = {
@@ -157,19 +162,19 @@ def gathered_batch(report: Report) -> Iterator[Proposal]:
     in_words = " and ".join(f"{axis}={size}" for axis, size in over.items())
     largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
     divides_params = any(over.keys() & {*(leaf.mesh_axes or ())} for leaf in _known(report, Role.PARAMS))
-    instead = _GATHERED_INSTEAD + ("" if is_inference(report) else _AS_MANY_AS_KEPT)
+    instead = _GATHERED_INSTEAD + ("" if is_inference(report) else _KEPT_GATHERED)
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(over)),
-        what=f"Keep what is made of the batch divided over {in_words}",
-        evidence=f"{amount(whole, 'arrays')} at the peak, have the examples of several devices, though the batch comes"
-        f" in divided over {in_words} and is gathered in the step; the largest is made at {made_at(largest)}",
+        what=f"Keep all values computed from the batch divided over {in_words}",
+        evidence=f"{amount(whole, 'arrays')} at the peak hold the examples of several devices: the batch arrives"
+        f" divided over {in_words}, and the step gathers it; the largest is made at {made_at(largest)}",
         cost=instead if divides_params else _NO_COST,
         without=without,
     )
 
 
 def _parts_by_length(report: Report, batch: list[ArgumentLeaf], sizes: Iterable[int]) -> dict[int, int]:
-    """How long a dimension is with the examples, or tokens, of several devices, and of how many."""
+    """Map the lengths of dimensions that hold the examples, or tokens, of several devices to the number of devices."""
     by_path = {leaf.path: leaf for leaf in batch}
     several = {prod(some) for count in range(1, 4) for some in combinations(tuple(sizes), count)}
     return {
@@ -183,26 +188,26 @@ def _parts_by_length(report: Report, batch: list[ArgumentLeaf], sizes: Iterable[
 
 
 def _gathers_values(report: Report, axis: str) -> bool:
-    """Whether more than parameters is gathered along an axis, and nothing is sent on (see `undivided_batch`)."""
+    """Whether more than parameters is gathered along an axis, and no examples are sent along it."""
     along = [each for each in report.collectives if axis in each.axes]
     gathered = any(each.kind == "all-gather" and each.size_bytes > each.param_bytes for each in along)
     return gathered and not any(each.kind in _SENDING_ON for each in along)
 
 
 def _divides_layers(report: Report, size: int) -> bool:
-    """Whether the passes make arrays as wide as one of so many parts of a parameter."""
+    """Whether the passes make arrays as wide as a parameter divided into `size` parts."""
     widths = _widths(report)
     made = (each for each in report.temp_buffers if each.category in MADE_IN_PASSES and len(each.shape) > 1)
     return any(each.shape[-1] not in widths and each.shape[-1] * size in widths for each in made)
 
 
 def _widths(report: Report) -> set[int]:
-    """The lengths of all dimensions of parameters."""
+    """Return the lengths of all dimensions of parameters."""
     return {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
 
 
 def undivided_logits(report: Report) -> Iterator[Proposal]:
-    """Logits with a column for each word of the vocabulary, and the same rows, on all devices along an axis."""
+    """Propose to divide the columns of logits of which all devices along an axis hold the same, whole rows."""
     classes = num_classes(report) if report.target.topology.axes else None
     is_whole = any(classes in leaf.shape for leaf in _known(report, Role.PARAMS))
     if classes is None or not is_whole:
@@ -220,20 +225,20 @@ def undivided_logits(report: Report) -> Iterator[Proposal]:
             yield Proposal(
                 intent=Intent(aim=Aim.DIVIDE_LOGITS, axes=(axis,)),
                 what=f"Divide the columns of the logits over {axis}={size}",
-                evidence=f"{amount(logits, 'arrays')} at the peak, have all {classes:,} columns on each of the {size}"
+                evidence=f"{amount(logits, 'arrays')} at the peak have all {classes:,} columns on each of the {size}"
                 f" devices along {axis}",
-                cost="the softmax adds up its sums along that axis",
+                cost="the softmax sums over that axis",
                 without=without,
             )
 
 
 def _long_axes(report: Report) -> list[tuple[str, int]]:
-    """The axes of the mesh with several devices."""
+    """Return the axes of the mesh with several devices."""
     return [(axis, size) for axis, size in report.target.topology.axes.items() if size > 1]
 
 
 def _known(report: Report, role: Role) -> list[ArgumentLeaf]:
-    """The arguments of a role that the program takes, and of which it is known how they are divided."""
+    """Return the arguments of a role that the program takes, if their sharding is known."""
     return [
         leaf
         for leaf in report.arguments

@@ -1,4 +1,4 @@
-"""A rule on when operations run: what XLA's order alone keeps live at the peak."""
+"""A rule on the order of operations: arrays that are live at the peak only because of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from memprof.workloads.intents import Aim, Intent
 
 
 def other_order(report: Report) -> Iterator[Proposal]:
-    """Arrays that wait for operations which could have run before, or are made before they are needed.
+    """Propose another order, if arrays are made too early, or wait for operations that could have run earlier.
 
-    On one GPU XLA orders operations for memory alone, and on the CPU so that threads find work: nothing is known there
-    that would have it take such an order, but that a barrier goes.
+    On one GPU, XLA orders operations for memory only, and on the CPU to give all threads work. No option changes that
+    order, so the only proposal there is to remove a barrier.
     """
     is_alone = report.target.topology.num_devices == 1
     if (
@@ -29,12 +29,12 @@ def other_order(report: Report) -> Iterator[Proposal]:
         return
     if schedule.is_fenced:
         aim = Aim.REMOVE_BARRIER
-        what = "Take away the optimization barrier, so that what waits at it can run as soon as it has its operands"
-        cost = "what the barrier was for: XLA may merge or move operations across it"
+        what = "Remove the optimization barrier, so that operations after it can run as soon as their operands exist"
+        cost = "XLA may then merge or move operations across it"
     elif not is_alone:
         aim = Aim.SCHEDULE_FOR_MEMORY
-        what = "Have XLA order operations for memory, not to hide communication behind them"
-        cost = "devices wait for each other longer: measure"
+        what = "Have XLA order operations to save memory, not to hide communication"
+        cost = "devices wait longer for each other; measure it"
     else:
         return
     held = sorted((*schedule.waiting, *schedule.early), key=lambda buffer: -buffer.size_bytes)
@@ -43,11 +43,11 @@ def other_order(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=aim),
         what=what,
-        evidence=f"{amount(held, 'arrays')} at the peak, are live because of the order of operations alone:"
-        f" {len(schedule.waiting)} wait for operations that could have run before, {len(schedule.early)} are made"
+        evidence=f"{amount(held, 'arrays')} at the peak are live only because of the order of operations:"
+        f" {len(schedule.waiting)} wait for operations that could have run earlier, and {len(schedule.early)} are made"
         f" before they are needed; the largest is made at {made_at(held[0])}; another order of the same operations"
-        f" has {schedule.other_bytes:,} bytes live at its peak (XLA may find"
-        f" yet another), and any order at least {schedule.bound_bytes:,}",
+        f" has {schedule.other_bytes:,} live bytes at its peak (XLA may find"
+        f" yet another one), and every order at least {schedule.bound_bytes:,}",
         cost=cost,
         without=lambda buffer: None,
         live_peak_bytes=schedule.other_bytes,

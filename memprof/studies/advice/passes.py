@@ -1,4 +1,4 @@
-"""Rules on what a step makes on its way: arrays of the forward and backward pass, scratch, and gaps between them."""
+"""Rules for temporary memory: arrays of the forward and backward passes, scratch, and fragmentation."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from memprof.workloads.intents import Aim, Intent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
-_SHARE = 0.25  # of the largest array in float32, or of all: less in 16 bits says little
-# In bfloat16, of all float32 arrays at the peak: half, and what XLA then fuses or frees earlier. One of nine programs
-# for an H100 saved 58%, three 51 to 52% (jax 0.12.0.1).
-_MOST_IN_HALF = 0.6
-# Primitives without a 16-bit form, as the names of operations end.
+_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
+# The share of all float32 arrays at the peak that bfloat16 may save: half, and arrays that XLA then fuses or frees
+# earlier. Of nine programs for an H100, one saved 58% and three saved 51 to 52% (jax 0.12.0.1).
+_MAX_SAVED_IN_HALF = 0.6
+# Last parts of the names of operations that have no 16-bit form.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
-_LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
+_MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _HUGE = 0.2  # of the footprint
-_MOST_PIECES = 32  # of a huge array
-_OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 0.10.2 to 0.12)
-# What XLA generates matrix products of. Complex products stay with the library, and asked for 33,554,432 bytes instead
-# of 4,194,304 with the option (jax 0.10.2, H100).
+_MAX_PIECES = 32  # of a huge array
+_OF_CUBLAS = "__cublas"  # first part of XLA's names of cuBLAS calls
+# Dtypes of the matrix products that XLA generates. Complex products stay with cuBLAS; with the option they requested
+# 33,554,432 bytes instead of 4,194,304 (jax 0.10.2, H100).
 _GENERATED = frozenset({"f16", "bf16", "f32"})
-_LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # below it XLA generates none: on a T4 the option leaves all scratch as it is
+_MIN_CAPABILITY_OF_GENERATED = (8, 0)  # XLA generates no products below it: on a T4 the option changes no scratch
 
 
 def half_precision(report: Report) -> Iterator[Proposal]:
-    """Activations in float32 that bfloat16 would hold in half the bytes.
+    """Propose bfloat16 for activations in float32.
 
-    A step that computes in 16 or 8 bits already keeps some values in float32 on purpose, and factorizations and
-    transforms have no 16-bit form.
+    A step that already computes in 16 or 8 bits keeps some values in float32 on purpose. Factorizations and transforms
+    have no 16-bit form.
     """
     wide = changed_at_peak(report, _in_half)
     passes = [buffer for buffer in report.temp_buffers if buffer.category in MADE_IN_PASSES]
@@ -51,10 +51,10 @@ def half_precision(report: Report) -> Iterator[Proposal]:
         yield Proposal(
             intent=Intent(aim=Aim.CAST_PASSES),
             what="Compute in bfloat16, with parameters and optimizer in float32",
-            evidence=f"{amount(temps, 'arrays')} that the step makes, are float32 at the peak",
+            evidence=f"{amount(temps, 'arrays')} that the step makes are float32 at the peak",
             cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
             without=_in_half,
-            at_most_bytes=int(_MOST_IN_HALF * sum(buffer.size_bytes for buffer in temps)),
+            at_most_bytes=int(_MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in temps)),
         )
 
 
@@ -68,30 +68,30 @@ def _is_narrow(dtype: str) -> bool:
 
 
 def _in_half(buffer: LiveBuffer) -> Instead | None:
-    """The loss is computed in float32, and with it what its gradient begins with."""
+    """Return half of a float32 array of the passes, except the first cotangents: the loss stays in float32."""
     is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
     is_wide = buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES and not is_of_loss
     return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
 
 def flash_attention(report: Report) -> Iterator[Proposal]:
-    """Attention that keeps what each query gives to each key.
+    """Propose a fused kernel for an attention that keeps its probabilities.
 
-    Its arrays are known by data flow, see `patterns.py`: an array is not one of these for being square.
+    Data flow identifies them (see `patterns.py`); their shape would not suffice.
     """
     changed = changed_at_peak(report, _without_probabilities)
     if not any(buffer.category is Category.ACTIVATIONS for buffer in changed):
         return
     evidence = (
-        f"{amount(changed, 'arrays')} at the peak, hold a number for each query and key of an attention, the largest"
-        f" made at {made_at(changed[0])}"
+        f"{amount(changed, 'arrays')} at the peak hold a number for each query and key of an attention; the largest"
+        f" is made at {made_at(changed[0])}"
     )
-    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_ATTENTION:
+    if (report.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY_OF_ATTENTION:
         yield Proposal(
             intent=Intent(aim=Aim.CHUNK_ATTENTION),
-            what="Attend one block of queries at a time, and recompute its probabilities",
+            what="Attend with one block of queries at a time, and recompute its probabilities",
             evidence=evidence,
-            cost="the products of queries and keys again, in a loop",
+            cost="recomputes the products of queries and keys, in a loop",
             without=_without_probabilities,
         )
         return
@@ -105,14 +105,14 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
     drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
-        what="Use a fused attention kernel, which has no dropout of the probabilities"
+        what="Use a fused attention kernel, without dropout of probabilities"
         if drops
-        else "Use an attention kernel that never holds the probabilities",
+        else "Use an attention kernel that never stores the probabilities",
         evidence=evidence,
-        cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",
+        cost="no time, it is usually faster; it needs 16-bit inputs, and cuDNN on NVIDIA's GPUs",
         without=_without_probabilities,
         at_most_bytes=sum(buffer.size_bytes for buffer in changed)
-        + int(_MOST_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
+        + int(_MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
     )
 
 
@@ -122,15 +122,15 @@ def _without_probabilities(buffer: LiveBuffer) -> Instead | None:
 
 
 def huge_buffer(report: Report) -> Iterator[Proposal]:
-    """One array that makes the peak, with the line that makes it."""
+    """Propose to split a single array that holds a large share of the peak, and name its source line."""
     largest = _largest(report)
     if largest is None:
         return
-    num_pieces = min(_MOST_PIECES, largest.shape[0])
+    num_pieces = min(_MAX_PIECES, largest.shape[0])
     trains = not is_inference(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        """What is made of it element by element goes with it, and so do their cotangents, but nothing else."""
+        """Split the array, the elementwise results of it, and their cotangents."""
         is_cut = buffer.family == largest.family and buffer.category in MADE_IN_PASSES
         return Instead(size_bytes=buffer.size_bytes // num_pieces) if is_cut else None
 
@@ -139,15 +139,15 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
         what=f"Make {array_type(largest.dtype, largest.shape)} in pieces, or not at all",
         evidence=f"one array holds {largest.size_bytes:,} bytes, "
         f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
-        f"{made_at(largest)}; with what is made of it element by element{', and their cotangents' if trains else ''}: "
+        f"{made_at(largest)}; with its elementwise results{' and their cotangents' if trains else ''}: "
         f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
-        cost="a loop instead of one operation" + (", and its values again in the backward pass" if trains else ""),
+        cost="a loop instead of one operation" + ("; the backward pass recomputes its values" if trains else ""),
         without=without,
     )
 
 
 def _largest(report: Report) -> LiveBuffer | None:
-    """The largest array that can be cut, if it is huge, and there is no better advice for it."""
+    """Return the largest array that can be split, if it is huge and no other rule applies to it."""
     classes = num_classes(report)
     return next(
         (
@@ -164,8 +164,8 @@ def _largest(report: Report) -> LiveBuffer | None:
 
 
 def workspace(report: Report) -> Iterator[Proposal]:
-    """Scratch memory of library calls that is alive at the peak."""
-    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_GENERATED:
+    """Propose to replace cuBLAS, if scratch memory of its calls is live at the peak."""
+    if (report.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY_OF_GENERATED:
         return
     dtypes = {
         buffer.name: buffer.dtype
@@ -174,7 +174,7 @@ def workspace(report: Report) -> Iterator[Proposal]:
     }
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        """Scratch of other libraries (convolutions, sorting) is not for this option to change."""
+        """Remove scratch of matrix products; the option does not affect other libraries (convolutions, sorting)."""
         is_scratch = buffer.category is Category.WORKSPACE and _OF_CUBLAS in buffer.evidence
         return Instead(size_bytes=0) if is_scratch and dtypes.get(buffer.name) in _GENERATED else None
 
@@ -184,15 +184,18 @@ def workspace(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.GENERATE_PRODUCTS),
         what="Let XLA generate the matrix products that now need scratch memory",
-        evidence=f"{amount(at_peak, 'arrays')} at the peak, are scratch of matrix products by cuBLAS, the largest "
+        evidence=f"{amount(at_peak, 'arrays')} at the peak are scratch of matrix products by cuBLAS, the largest "
         f"for {at_peak[0].name}",
-        cost="perhaps slower matrix products: measure",
+        cost="matrix products may be slower; measure it",
         without=without,
     )
 
 
 def fragmentation(report: Report) -> Iterator[Proposal]:
-    """Bytes of the temp block that hold nothing at the peak. A scan over layers with a cache would copy the cache."""
+    """Propose a scan over layers, if parts of the temp block are unused at the peak.
+
+    In a decode step, a scan over layers would copy the cache.
+    """
     size_bytes = report.categories[Category.FRAGMENTATION]
     layers = [
         family for family, paths in repeated_modules(report).items() if "/" not in family and _are_equal(report, paths)
@@ -201,20 +204,20 @@ def fragmentation(report: Report) -> Iterator[Proposal]:
         return
     yield Proposal(
         intent=Intent(aim=Aim.SCAN_LAYERS),
-        what="Scan over equal layers: fewer arrays, of equal sizes, pack better",
-        evidence=f"{size_bytes:,} bytes of the temp block hold nothing at the peak, which is the most that packing"
-        f" can save; {layers[0]} have equal parameters and are not scanned",
-        cost="stacked parameters"
+        what="Scan over equal layers: fewer arrays of equal sizes pack better",
+        evidence=f"{size_bytes:,} bytes of the temp block are unused at the peak, and better packing saves no more"
+        f" than that; {layers[0]} have equal parameters and are not scanned",
+        cost="parameters are stacked"
         if is_inference(report)
-        else "stacked parameters; activations of all layers in one array each, which hold more where the compiler"
-        " fuses layers now",
+        else "parameters are stacked; each activation of all layers is one array, which takes more memory if the"
+        " compiler fuses layers now",
         without=lambda buffer: None,
         is_packed=True,
     )
 
 
 def _are_equal(report: Report, paths: tuple[str, ...]) -> bool:
-    """Whether modules have parameters of the same shapes, so that these can be stacked."""
+    """Whether modules have parameters of equal shapes, which can be stacked."""
     return len({tuple(_shapes(node)) for node in report.modules.children if node.path in paths}) == 1
 
 

@@ -1,6 +1,6 @@
-"""Rules on what a step keeps from the forward to the backward pass and could compute again, from cheap to costly.
+"""Rules for recomputation: values kept for the backward pass that the step could recompute, from cheap to costly.
 
-What forgetting the activations of modules leaves of them is `_without_residuals`.
+`_without_residuals` says what remains if modules drop their activations.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_
 from memprof.workloads.intents import Aim, Intent
 
 _NUMBER = re.compile(r"\d+")
-# Means, scales and masks are this much smaller than the arrays that they are made of.
+# Means, scales and masks are at most this share of the arrays that they are computed from.
 _STATISTIC = 1 / 50
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def remat_elementwise(report: Report) -> Iterator[Proposal]:
-    """Activations that take no matrix product to compute again: the cheapest rung of recomputation."""
+    """Propose to recompute activations that need no matrix product: the cheapest recomputation."""
     outermost = [paths for family, paths in repeated_modules(report).items() if "/" not in family]
     if not outermost:
         return
     with_matrices = {module for module, found in _matrices_by_module(report).items() if found}
 
     def is_product(buffer: LiveBuffer) -> bool:
-        """A product with weights, whose bias or cast may be fused into it; products of attention are not kept."""
+        """Whether it is a product with weights, perhaps with a fused bias or cast, and not one of attention."""
         if buffer.is_of_attention:
             return False
         return buffer.module in with_matrices or buffer.op.endswith(_PRODUCTS)
@@ -40,15 +40,15 @@ def remat_elementwise(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.RECOMPUTE_ALL_BUT_PRODUCTS),
         what="Save only matmul results; recompute the rest",
-        evidence=f"{amount(changed_at_peak(report, without), 'activations')} at the peak, come from other operations",
-        cost="elementwise operations again, and the products of attention",
+        evidence=f"{amount(changed_at_peak(report, without), 'activations')} at the peak come from other operations",
+        cost="recomputes elementwise operations and the products of attention",
         without=without,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rung:
-    """One family of modules: what forgetting their activations saves, and what computing them again takes."""
+    """A family of modules, the saving if they drop their activations, and the FLOPs that recompute these."""
 
     family: str
     paths: tuple[str, ...]
@@ -58,12 +58,12 @@ class _Rung:
 
 
 def remat_modules(report: Report) -> Iterator[Proposal]:
-    """Activations of repeated modules that could be computed again: a ladder from cheap to costly."""
+    """Propose to recompute the activations of repeated modules: a ladder from cheap to costly."""
     rungs = []
     matrices = _matrices_by_module(report)
     for family, paths in repeated_modules(report).items():
         if sum(len(found) for module, found in matrices.items() if _is_within(module, paths[0])) < 2:
-            continue  # one layer: what it would be computed again from is as large
+            continue  # a single layer: its input, which must be kept, is as large
         without = _without_residuals(report, paths)
         saving_bytes = report.footprint_bytes - footprint_without(report, without)
         flops = _forward_flops_within(report.forward_flops, paths)
@@ -73,9 +73,9 @@ def remat_modules(report: Report) -> Iterator[Proposal]:
 
 
 def _ladder(rungs: list[_Rung]) -> list[_Rung]:
-    """Those that save as much as whatever is no more expensive, the cheapest first.
+    """Return the rungs that save at least as much as every cheaper one, cheapest first.
 
-    Where two save the same, something else makes the peak then. The compiler may move that, so both stay.
+    If two rungs save the same, other values form the peak then. The compiler may move these, so both rungs stay.
     """
     ladder: list[_Rung] = []
     for rung in sorted(rungs, key=lambda rung: (rung.flops, -rung.saving_bytes)):
@@ -87,10 +87,10 @@ def _ladder(rungs: list[_Rung]) -> list[_Rung]:
 def _proposal(report: Report, rung: _Rung) -> Proposal:
     kept_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, rung.without))
     evidence = f"{kept_bytes:,} bytes of activations in {len(rung.paths)} modules are held at the peak"
-    cost = "their forward pass again"
+    cost = "recomputes their forward pass"
     if rung.flops:
-        evidence += f"; {kept_bytes / rung.flops:.2g} bytes for each operation that would make them again"
-        cost += f": {rung.flops / report.flops:.0%} more operations"
+        evidence += f"; {kept_bytes / rung.flops:.2g} bytes per recomputed FLOP"
+        cost += f": {rung.flops / report.flops:.0%} more FLOPs"
     return Proposal(
         intent=Intent(aim=Aim.RECOMPUTE_MODULES, modules=rung.family),
         what=f"Recompute the activations of {rung.family} in the backward pass",
@@ -101,7 +101,7 @@ def _proposal(report: Report, rung: _Rung) -> Proposal:
 
 
 def remat_scan(report: Report) -> Iterator[Proposal]:
-    """Activations that a scan stacks up, over layers or over steps of time."""
+    """Propose to recompute activations that a scan stacks, over layers or time steps."""
     lengths = {loop.trip_count for loop in report.program.loops if loop.phase is Phase.FORWARD and loop.trip_count}
     for length in sorted(length for length in lengths if length > 1):
         stacks = [
@@ -112,13 +112,13 @@ def remat_scan(report: Report) -> Iterator[Proposal]:
             and len(buffer.shape) > 1
             and buffer.shape[0] == length
         ]
-        # Arrays have places of their own; before its loop, in it and after it an array is another buffer in one place.
+        # Arrays are counted by their offset: one array is three buffers, before, in and after the loop.
         at_once = max(
             ({each.offset: each for each in stacks if each.start <= one.start <= each.end} for one in stacks),
             key=len,
             default={},
         )
-        if len(at_once) > 1:  # one is what the loop carries along: what all others can be made of again
+        if len(at_once) > 1:  # one of them is the carry of the loop, from which all others can be recomputed
             yield _of_stacks(report, stacks, _smallest_array(at_once.values()), length)
 
 
@@ -135,19 +135,19 @@ def _of_stacks(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, le
         evidence=f"a scan stacks the activations of {length} {'layers' if is_over_layers else 'steps'}, which its body"
         " can recompute: "
         f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
-        cost="the forward pass of its body again",
+        cost="recomputes the forward pass of its body",
         without=without,
     )
 
 
 def _smallest_array(activations: Iterable[LiveBuffer]) -> LiveBuffer:
-    """The smallest of them that is no statistic of a larger one."""
+    """Return the smallest activation that is not a statistic of a larger one."""
     by_size = sorted(activations, key=lambda buffer: buffer.size_bytes)
     return next(buffer for buffer in by_size if buffer.size_bytes >= _STATISTIC * by_size[-1].size_bytes)
 
 
 def repeated_modules(report: Report) -> dict[str, tuple[str, ...]]:
-    """Paths of modules that differ in numbers alone, by the path with `*` for those: `layers_*/mlp`."""
+    """Return the paths of modules that differ only in numbers, by the path with `*` for numbers: `layers_*/mlp`."""
     paths: dict[str, dict[str, None]] = defaultdict(dict)
     for buffer in report.temp_buffers:
         parts = buffer.module.split("/") if buffer.module else []
@@ -158,7 +158,7 @@ def repeated_modules(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _is_within(module: str, path: str) -> bool:
-    """Whether a module is the one at `path`, or inside it."""
+    """Whether a module is the one at `path` or within it."""
     return module == path or module.startswith(f"{path}/")
 
 
@@ -168,8 +168,8 @@ class _Instance:
 
     Attributes:
         forward_end, backward_start: the last position of its forward pass, and the first of its backward pass.
-        input_bytes: size of its input, from which everything can be computed again.
-        longest: the activation that stays longest; the input is held for that time.
+        input_bytes: size of its input, from which everything can be recomputed.
+        longest: the activation with the longest live range; the input is live for that time.
     """
 
     forward_end: int
@@ -181,14 +181,14 @@ class _Instance:
 def _without_residuals(
     report: Report, paths: Iterable[str], *, keep: Callable[[LiveBuffer], bool] = lambda buffer: False
 ) -> Without:
-    """What is left if each of these modules forgets its activations and computes them again.
+    """Return the replacements if each of these modules drops its activations and recomputes them.
 
-    An activation is then held while its module's forward pass runs, and again from the beginning of its backward pass.
-    What stays is each module's input, from which it is computed again. Programs do not say which array that is; its
-    size follows from the module's matrices, the narrowest side of which is taken to read it.
+    An activation is then live during its module's forward pass, and again from the start of its backward pass. The
+    module's input stays live. Programs do not show which array that is, so its size is estimated from the narrowest
+    side of the module's matrices.
 
     Args:
-        keep: activations that the modules do not forget.
+        keep: selects the activations that modules do not drop.
     """
     members: dict[str, list[LiveBuffer]] = defaultdict(list)
     wanted = set(paths)
@@ -219,7 +219,7 @@ def _prefixes(module: str) -> list[str]:
 
 
 def _matrices_by_module(report: Report) -> dict[str, list[tuple[int, ...]]]:
-    """Shapes of the parameters with two dimensions or more, by the module that owns them."""
+    """Return the shapes of parameters with two or more dimensions, by the module that owns them."""
     found = {}
     stack = [report.modules]
     while stack:
@@ -234,7 +234,7 @@ def _instance(path: str, buffers: list[LiveBuffer], matrices: Mapping[str, list[
     backward = min((b.start for b in buffers if b.phase in (Phase.BACKWARD, Phase.RECOMPUTE)), default=None)
     if backward is None or not activations:
         return None
-    # XLA puts some of the forward pass off until the backward pass asks for it.
+    # XLA delays some operations of the forward pass until the backward pass needs them.
     forward = max((b.start for b in buffers if b.phase is Phase.FORWARD and b.start < backward), default=None)
     if forward is None:
         return None
@@ -250,13 +250,13 @@ def _instance(path: str, buffers: list[LiveBuffer], matrices: Mapping[str, list[
 
 
 def _input_bytes(product: LiveBuffer, sides: set[int]) -> int:
-    """Size of an array with the rows of a matrix product's result, and as many columns as the narrowest matrix side."""
+    """Return the size of an array with the rows of a product and as many columns as the narrowest matrix side."""
     if not product.shape or product.shape[-1] not in sides:
         return 0
     return product.size_bytes // product.shape[-1] * min(sides)
 
 
 def _forward_flops_within(flops: Mapping[str, int], paths: Iterable[str]) -> int:
-    """Operations of the forward pass of these modules and all inside them."""
+    """Return the FLOPs of the forward pass of these modules and all modules within them."""
     wanted = set(paths)
     return sum(number for module, number in flops.items() if any(path in wanted for path in _prefixes(module)))

@@ -1,4 +1,4 @@
-"""Rules on what a step holds for each parameter: the parameter, its gradient, its optimizer state, its next value."""
+"""Rules for the state of parameters: the parameter, its gradient, its optimizer state and its next value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_
 from memprof.workloads.intents import Aim, Intent
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
-_CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
+_CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # state that a step returns without an optimizer's update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
 _NEARLY_ALL = 0.9  # of the bytes of the optimizer's state
@@ -26,7 +26,7 @@ _NARROW = ("bf16", "f16")
 
 
 def donate_state(report: Report) -> Iterator[Proposal]:
-    """Results of the update, each beside an argument of its shape whose memory it could take, parameters first."""
+    """Propose to donate arguments whose memory results of the update could reuse, parameters first."""
     free: dict[tuple[str, tuple[int, ...]], list[ArgumentLeaf]] = defaultdict(list)
     given = {buffer.op: buffer for buffer in report.buffers if buffer.category in set(map(Category, _STATE))}
     for role in _STATE:
@@ -37,7 +37,7 @@ def donate_state(report: Report) -> Iterator[Proposal]:
     for buffer in report.buffers:
         leaves = free[buffer.dtype, buffer.shape]
         is_next = buffer.category is Category.OUTPUTS and leaves
-        # Gradients that are results, and predictions, only look like parameters.
+        # Returned gradients and predictions only have the shape of parameters.
         if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role in _CARRIED):
             aliased[id(buffer)] = leaves.pop(0)
     if not aliased:
@@ -48,27 +48,27 @@ def donate_state(report: Report) -> Iterator[Proposal]:
 
     yield Proposal(
         intent=_donation(list(aliased.values())),
-        what="Donate the state: the new state takes its memory",
-        evidence=f"{amount(changed_at_peak(report, without), 'results')}, have the shape of an argument that is not"
+        what="Donate the state: the new state reuses its memory",
+        evidence=f"{amount(changed_at_peak(report, without), 'results')} have the shape of an argument that is not"
         " donated",
-        cost="none, but the old state cannot be used any more",
+        cost="none, but the old state can no longer be used",
         without=without,
     )
 
 
 def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
-    """Arguments as a whole: a leaf of a pytree cannot be donated without the others."""
+    """Return the intent to donate whole arguments: a leaf of a pytree cannot be donated without the others."""
     numbers = sorted({leaf.position for leaf in leaves if leaf.position is not None})
     names = dict.fromkeys(path_keys(leaf.path)[0] for leaf in leaves if leaf.position is None)
     return Intent(aim=Aim.DONATE, positions=tuple(numbers), names=tuple(names))
 
 
 def param_copies(report: Report) -> Iterator[Proposal]:
-    """Casts of parameters to 16 bits that are kept from the forward to the backward pass."""
+    """Propose to cast within layers, if casts of parameters to 16 bits are kept for the backward pass."""
     at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
     if sum(map(_is_cast, at_peak)) < 2 or is_inference(report):
         return
-    # Layers take turns: one at a time still has its copy.
+    # One layer runs at a time and still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
 
     def without(buffer: LiveBuffer) -> Instead | None:
@@ -79,19 +79,19 @@ def param_copies(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_WEIGHTS_IN_LAYERS),
         what="Cast weights inside each checkpointed layer, not before",
-        evidence=f"{amount(at_peak, 'copies of parameters')}, are alive together at the peak",
-        cost="the casts again, and what else the checkpointed layer computes",
+        evidence=f"{amount(at_peak, 'copies of parameters')} are live together at the peak",
+        cost="recomputes the casts and the rest of the checkpointed layer",
         without=without,
     )
 
 
 def _is_cast(buffer: LiveBuffer) -> bool:
-    """Whether a copy of a parameter is a cast; others are transposed, or lead to a cast."""
+    """Whether a copy of a parameter is a cast; other copies are transposed, or precede a cast."""
     return buffer.dtype in _NARROW or buffer.dtype.startswith("f8")
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:
-    """Moments as large as the parameters, or twice; the differences of steps that L-BFGS holds are none."""
+    """Propose factored moments, if the optimizer state has arrays of the parameters' shapes, unlike L-BFGS."""
     params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
     shapes = {leaf.shape for leaf in params}
     state = [leaf for leaf in report.arguments if leaf.role is Role.OPTIMIZER_STATE]
@@ -108,24 +108,24 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.FACTOR_OPTIMIZER_STATE),
         what="Use an optimizer with factored second moments (Adafactor)",
-        evidence=f"{amount(changed_at_peak(report, without), 'arrays')}, are optimizer state and results that may be"
-        f" its next one: {per_param:.1f} bytes of state for each parameter, where factored moments hold "
+        evidence=f"{amount(changed_at_peak(report, without), 'arrays')} are optimizer state, or results that may be the"
+        f" next one: {per_param:.1f} bytes of state for each parameter; factored moments take "
         f"{factored_bytes / num_params:.2f}",
-        cost="another optimizer: training takes another course, and the learning rate has to be found again",
+        cost="another optimizer: training takes another course, and needs another learning rate",
         without=without,
     )
 
 
 def _on_device(report: Report, leaf: ArgumentLeaf, amount: int) -> int:
-    """The part of an amount that goes with the part of a leaf that one device holds."""
+    """Return the share of an amount that belongs to one device's part of a leaf."""
     return amount * report.device_bytes(leaf) // max(1, leaf.size_bytes)
 
 
 def _factored_bytes(shape: tuple[int, ...]) -> int:
-    """State of one parameter under Adafactor without momentum (Shazeer and Stern 2018, algorithm 4), in float32.
+    """Return the bytes of state of a parameter under Adafactor without momentum, in float32.
 
-    The mean squares of a matrix are kept by row and by column, for the two largest dimensions of an array; those of
-    small arrays and vectors are kept whole.
+    The mean squares of an array are stored by row and by column of its two largest dimensions; those of small arrays
+    and vectors are stored whole (Shazeer and Stern 2018, algorithm 4).
     """
     large = sorted(shape)[-2:]
     if len(large) < 2 or large[0] < _SMALLEST_FACTORED:
@@ -134,7 +134,7 @@ def _factored_bytes(shape: tuple[int, ...]) -> int:
 
 
 def offload_optimizer(report: Report) -> Iterator[Proposal]:
-    """Optimizer state that waits through the forward and backward passes in device memory."""
+    """Propose host memory for optimizer state, which only the update uses."""
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     updates = [span for span in report.timeline.phases if span.phase is Phase.UPDATE]
     if not (state_bytes and updates) or not family_of(report.target.platform).offloads_state:
@@ -150,23 +150,23 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.OFFLOAD_OPTIMIZER_STATE),
         what="Keep the optimizer state in host memory between updates",
-        evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of optimizer state and results that may be "
-        "its next one, lie on the device throughout, and only the update uses them",
-        cost=f"{2 * state_bytes:,} bytes over the bus in each step, as much host memory",
+        evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of optimizer state, or results that may be "
+        "the next one, stay on the device for the whole step, and only the update uses them",
+        cost=f"{2 * state_bytes:,} bytes over the bus in each step, and {state_bytes:,} bytes of host memory",
         without=without,
     )
 
 
 def _optimizer_state(report: Report) -> list[LiveBuffer]:
-    """The buffers of the optimizer state that the step is given."""
+    """Return the buffers of the optimizer state in the arguments."""
     return [buffer for buffer in report.buffers if buffer.category is Category.OPTIMIZER_STATE and not buffer.is_temp]
 
 
 def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
-    """What buffers become if the optimizer state held `size_bytes` in all.
+    """Return the replacements if the optimizer state takes `size_bytes` in total.
 
-    Without donation the next state lies among the results. Those have no names: of results that have the shape of
-    parameters and of optimizer state, as many are taken for state as there are leaves of it.
+    Without donation, the next state is among the results, which have no names. Of the results with the shape of both
+    parameters and optimizer state, as many count as state as it has leaves.
     """
     state = _optimizer_state(report)
     share = size_bytes / max(1, sum(buffer.size_bytes for buffer in state))
@@ -193,14 +193,14 @@ def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
 
 
 def narrow_accumulators(report: Report) -> Iterator[Proposal]:
-    """Accumulators of gradients in float32, alive while minibatches are worked on.
+    """Propose bfloat16 for float32 accumulators of gradients that are live during the passes of minibatches.
 
-    The turns of a loop over minibatches are known; those of a line search or of an adaptive solver are not.
+    The trip count of a loop over minibatches is known; that of a line search or an adaptive solver is not.
     """
     gradients = [buffer for buffer in report.temp_buffers if _is_wide_gradient(buffer)]
     of_passes = (buffer for buffer in report.temp_buffers if buffer.category is not Category.GRADIENTS)
     last_forward = max((buffer.start for buffer in of_passes if buffer.phase is Phase.FORWARD), default=-1)
-    # Gradients of one batch are born after its forward pass: what is there before adds up several.
+    # The gradients of one batch are made after its forward pass; a gradient that is live earlier sums several batches.
     accumulators = [buffer for buffer in gradients if buffer.start < last_forward <= buffer.end]
     if not accumulators or not any((loop.trip_count or 0) > 1 for loop in report.program.loops):
         return
@@ -213,7 +213,7 @@ def narrow_accumulators(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_ACCUMULATORS),
         what="Accumulate gradients in bfloat16",
-        evidence=f"{amount(changed_at_peak(report, without), 'accumulators')} at the peak, are float32 and alive during"
+        evidence=f"{amount(changed_at_peak(report, without), 'accumulators')} at the peak are float32 and live during"
         " the passes",
         cost="sums of minibatches are rounded to 8 bits of mantissa",
         without=without,
@@ -226,9 +226,9 @@ def _is_wide_gradient(buffer: LiveBuffer) -> bool:
 
 
 def update_peak(report: Report) -> Iterator[Proposal]:
-    """A peak in the optimizer update, when forward and backward pass are over.
+    """Propose to update parameters one by one, if the peak is in the update, after the backward pass.
 
-    Only arrays that are larger than any parameter could be made one parameter after another.
+    Only arrays that are larger than every parameter would shrink.
     """
     backward_end = report.program.backward_end
     if not -1 < backward_end < report.timeline.peak_position:
@@ -250,8 +250,8 @@ def update_peak(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CHUNK_UPDATE),
         what="Update one parameter after another",
-        evidence=f"the peak lies after the last operation of the backward pass, where {amount(stacked, 'arrays')},"
-        f" are larger than any parameter; the largest is made at {made_at(stacked[0])}",
-        cost="none, if what needs all gradients at once gives back a scalar, as their norm does",
+        evidence=f"the peak is after the last operation of the backward pass, and {amount(stacked, 'arrays')}"
+        f" are larger than every parameter; the largest is made at {made_at(stacked[0])}",
+        cost="none, if operations on all gradients at once return a scalar, such as their norm",
         without=without,
     )

@@ -6,7 +6,7 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.report import Report
 
 # Made in the forward and backward passes, and no gradient of a parameter.
-MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
+MADE_IN_PASSES = frozenset(category for category in Category if category.is_of_passes)
 _HELD_BY_TRAINING = frozenset(
     {Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS, Category.RECOMPUTED}
 )

@@ -39,7 +39,7 @@ def wide_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CAST_WEIGHTS),
         what="Store the weights in bfloat16: the step trains nothing",
-        evidence=f"{amount(weights, 'arrays')}, are weights in float32",
+        evidence=f"{amount(weights, 'arrays')} are weights in float32",
         cost="weights of 8 bits of precision, as most models are published",
         without=without,
     )
@@ -61,7 +61,7 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
         what="Convert the weights once, before the first call",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are made of weights alone at every call, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
         cost="none, if the weights are needed in no other form",
         without=without,
@@ -83,7 +83,7 @@ def dequantised_weights(report: Report) -> Iterator[Proposal]:
     yield Proposal(
         intent=Intent(aim=Aim.SCALE_RESULTS),
         what="Multiply the results of products by the scales, not the weights",
-        evidence=f"{amount(copies, 'arrays')} at the peak, are dequantised copies of quantised weights, the largest"
+        evidence=f"{amount(copies, 'arrays')} at the peak are dequantised copies of quantised weights, the largest"
         f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
         cost="none for scales of columns; sums of each group for scales of groups of rows",
         without=without,

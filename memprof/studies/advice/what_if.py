@@ -1,7 +1,8 @@
-"""The footprint that a step would have if some of its buffers were smaller, or lived shorter.
+"""Predict the footprint of a step with smaller buffers or shorter live ranges.
 
-The peak moves when buffers go: what one saves is not their size, but the difference between two peaks. So the timeline
-is played again with other buffers. Fragmentation stays as it is, since it is known only after the compiler has packed.
+The peak moves when buffers are removed, so the saving is not their size but the difference between two peaks. It is
+found by replaying the timeline with the changed buffers. Fragmentation is assumed to stay the same, because only the
+compiler's packing determines it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from memprof.analysis.records.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """What a buffer becomes.
+    """The replacement of a buffer.
 
     Attributes:
-        size_bytes: its new size.
-        spans: first and last positions in program order between which it is held; None where that does not change.
-        kept_bytes: what is held beside it as long as the buffer itself was.
+        size_bytes: its size.
+        spans: first and last position, in program order, of each of its live ranges; None means the old live range.
+        kept_bytes: bytes that stay live during the old live range, in addition.
     """
 
     size_bytes: int
@@ -30,35 +31,35 @@ class Instead:
     kept_bytes: int = 0
 
 
-# What a buffer becomes; None where it stays as it is.
+# Maps a buffer to its replacement; None means that it does not change.
 Without = Callable[[LiveBuffer], Instead | None]
 
 
 def changed_at_peak(report: Report, without: Without) -> tuple[LiveBuffer, ...]:
-    """What is live at the peak and would become something else: the evidence for a saving.
+    """Return the buffers at the peak that would change: the evidence for a saving.
 
-    Each piece of memory is in it once, and a saving is never more than their bytes: where the peak lies now, no more
-    than that goes away.
+    Each piece of memory appears once. No saving exceeds the total size of these buffers, because no more than that can
+    be removed from the present peak.
     """
     return tuple(buffer for buffer in report.buffers if without(buffer) is not None)
 
 
 def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
-    """How many buffers there are, and how many bytes they hold: `3 results, 1,024 bytes`."""
+    """Format the number and the total size of buffers: `3 results (1,024 bytes)`."""
     plural = what if len(buffers) != 1 else what.removesuffix("s")
-    return f"{len(buffers)} {plural}, {sum(buffer.size_bytes for buffer in buffers):,} bytes"
+    return f"{len(buffers)} {plural} ({sum(buffer.size_bytes for buffer in buffers):,} bytes)"
 
 
 def made_at(buffer: LiveBuffer) -> str:
-    """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
+    """Return the source line that makes a buffer, `model.py:12`, or its operation if the line is unknown."""
     return re.split(r"[/\\\\]", shown_source(buffer.source))[-1] or buffer.op
 
 
 def footprint_without(report: Report, without: Without, *, is_packed: bool = False) -> int:
-    """The footprint in bytes if buffers became what `without` makes of them, everything else being equal.
+    """Return the footprint in bytes with the replacements of `without`, all else being equal.
 
     Args:
-        is_packed: whether fragmentation goes too.
+        is_packed: whether fragmentation is removed, too.
     """
     positions = [change.position for change in report.timeline.changes]
     deltas = [0] * (len(positions) + 1)

@@ -13,14 +13,14 @@ from memprof.studies.changes.chunks import least_bytes
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_CAPABILITY = (8, 0)  # of cuDNN's kernel
-_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # those of the kernel
+_MIN_CAPABILITY = (8, 0)  # of cuDNN's kernel
+_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # of the kernel
 
 
 def attention_kernels(step: Step) -> Iterator[Change]:
     """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
     is_ours = step.is_built_in or step.with_technique is not None
-    if is_ours or (step.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY:
+    if is_ours or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
         return
     with fused(FusedAttention()) as found:
         try:
@@ -37,10 +37,10 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     yield Change(
         rule="flash_attention",
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=_DTYPES[found[0].dtype]),
-        what="Use an attention kernel that never holds the probabilities",
-        evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest hold"
+        what="Use an attention kernel that never stores the probabilities",
+        evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest take"
         f" {max(each.probability_bytes for each in found):,} bytes",
-        cost="none in time, usually less; cuDNN, and scratch memory that it plans on the device alone",
+        cost="no time, it is usually faster; it needs cuDNN, whose scratch memory is only known on the device",
         code=code,
         spec=step_of_code(step.spec, code),
         on_cpu=step_of_code(step.spec, code.replace("FusedAttention()", 'FusedAttention(implementation="xla")')),

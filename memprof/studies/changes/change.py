@@ -45,7 +45,7 @@ class Change:
         spec: the changed step.
         around: context in which the changed step is traced.
         on_cpu: the changed step for the CPU, if it is another one.
-        rewrite: what `memprof.apply` takes to make the change; None for other changes.
+        rewrite: argument of `memprof.apply` that makes the change; None for other changes.
         keeps_numbers: whether the changed step computes the same numbers.
     """
 

@@ -12,10 +12,10 @@ from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
+_MIN_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
 _NUM_PARTS = 8
 _LARGEST_PART = 256 << 20  # bytes of the first product
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 _WHAT = {
     Kind.LOSS: ("chunked_loss", Aim.CHUNK_LOSS, "Compute the logits and their loss in {} chunks"),
     Kind.ATTENTION: ("chunked_attention", Aim.CHUNK_ATTENTION, "Attend with one of {} blocks of queries at a time"),
@@ -33,7 +33,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
         sizes = [each.large_bytes // step.target.topology.num_devices for each in regions]
         if not sizes or sum(sizes) < least_bytes(step):
             continue
-        num_parts = max(_NUM_PARTS, min(_MOST_PARTS, -(-max(sizes) // _LARGEST_PART)))
+        num_parts = max(_NUM_PARTS, min(_MAX_PARTS, -(-max(sizes) // _LARGEST_PART)))
         option = "loss" if kind is Kind.LOSS else "attention"
         rewrite = InChunks(**{option: num_parts})
         code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
@@ -44,7 +44,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             intent=Intent(aim=aim, num_parts=num_parts),
             what=what.format(num_parts),
             evidence=_evidence(regions, kind),
-            cost="their matrix products of the forward pass again, in a loop",
+            cost="recomputes their matrix products of the forward pass, in a loop",
             code=code,
             spec=step_of_code(step.spec, code),
             rewrite=rewrite,
@@ -54,7 +54,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
 def least_bytes(step: Step) -> float:
     """Return the size of arrays that are worth a compile; a loop over layers may keep them for each layer."""
     num_turns = max((loop.trip_count or 1 for loop in step.report.program.loops), default=1)
-    return _LEAST_SHARE * step.report.unpressed.footprint_bytes / num_turns
+    return _MIN_SHARE * step.report.unpressed.footprint_bytes / num_turns
 
 
 def _evidence(regions: list[Region], kind: Kind) -> str:

@@ -20,7 +20,7 @@ from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, has_shardings, name_of_step
 from memprof.workloads.intents import Aim, Intent
 
-_LEAST_SHARE = 0.02  # of the footprint
+_MIN_SHARE = 0.02  # of the footprint
 _STATE = (Role.KV_CACHE, Role.OTHER_STATE)
 
 
@@ -46,14 +46,14 @@ def layered_states(step: Step) -> Iterator[Change]:
     if (
         len(num_layers) != 1
         or others  # `in_layers` would split them, too
-        or sum(step.report.device_bytes(leaf) for leaf in held) < _LEAST_SHARE * step.report.unpressed.footprint_bytes
+        or sum(step.report.device_bytes(leaf) for leaf in held) < _MIN_SHARE * step.report.unpressed.footprint_bytes
         or code is None
     ):
         return
     (number,) = num_layers
     names = [_name(spec, position, len(positions)) for position in positions]
     lines = "".join(f"{name} = memprof.in_layers({name}, {number})\n" for name in names)
-    code = f"{code}\n\n# once, before the first call; the step returns it so, too\n{lines}"
+    code = f"{code}\n\n# once, before the first call; the step returns it in the same form\n{lines}"
     given = [Bound(name=name, value=spec.args[position]) for name, position in zip(names, positions, strict=True)]
     with pasted(code, [Bound(name=name_of_step(spec), value=spec.fn), *given]) as values:
         changed = values[name_of_step(spec)]

@@ -35,7 +35,7 @@ _POLICIES = {  # what is kept for the backward pass, ordered by the amount of re
 _CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
 _HELPER = '''
 def checkpointed(function, **options):
-    """`function` under jax.checkpoint; arguments that are no arrays stay as they are."""
+    """`function` under jax.checkpoint; arguments that are not arrays are passed on unchanged."""
 
     def call(*args, **kwargs):
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -56,7 +56,7 @@ def checkpointed(function, **options):
 
 _LINEN_HELPER = '''
 def checkpointed(method, **options):
-    """`method` of a module under nn.remat; arguments that are no arrays stay as they are."""
+    """`method` of a module under nn.remat; arguments that are not arrays are passed on unchanged."""
 
     def call(module, *args, **kwargs):
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -131,7 +131,7 @@ def recomputations(step: Step) -> Iterator[Change]:
             what=f"Checkpoint the {parts}, and keep {kept}",
             evidence=f"the backward pass goes through {num_blocks} {'layers' if num_blocks > 1 else 'function'}"
             + (f"; {where}" if where else ""),
-            cost="the rest of the forward pass again",
+            cost="recomputes the rest of the forward pass",
             code=code,
             spec=spec,
             around=around,
@@ -154,7 +154,7 @@ def _change(
         return None
     head, line = applied.rsplit("\n\n", 1)
     imports = head if "import jax" in head.splitlines() else f"import jax\n{head}"
-    code = f"{imports}\n\n# no line of yours alone puts it around what repeats\n{line}\n"
+    code = f"{imports}\n\n# no change to a single line of yours would checkpoint only the repeated part\n{line}\n"
     return code, step_of_code(spec, code), nullcontext
 
 

@@ -1,7 +1,7 @@
 """Test whether a changed step computes the same: both are run on the CPU, with the same small random values.
 
-If a step is too large for that, it is run with two examples, provided that its batch can be cut. A step that cannot be
-run stays unproved.
+If a step is too large for that, it is run with two examples, provided that its batch can be cut. If a step cannot be
+run, its meaning is unproved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Meaning
 from memprof.studies.changes.change import Change, Step
 
-_MOST_BYTES, _MOST_FLOPS = 256 << 20, 10**10
+_MAX_BYTES, _MAX_FLOPS = 256 << 20, 10**10
 _NUM_EXAMPLES = 2
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
 _ROWS = 64
@@ -96,7 +96,7 @@ def _as_float(array: Any) -> Any:
 
 def _is_small(spec: StepSpec, flops: int) -> bool:
     leaves = [leaf for leaf in jax.tree.leaves((spec.args, dict(spec.kwargs))) if is_array(leaf)]
-    return flops <= _MOST_FLOPS and sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) <= _MOST_BYTES
+    return flops <= _MAX_FLOPS and sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) <= _MAX_BYTES
 
 
 def _cut(leaf: Any, batches: set[tuple[tuple[int, ...], str]]) -> Any:

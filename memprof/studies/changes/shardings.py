@@ -1,4 +1,4 @@
-"""Divide arguments over an axis of the mesh along which all devices hold the same."""
+"""Divide arguments over an axis of the mesh, if all devices along it hold the same values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _code(role: Role, axis: str, size: int, intent: Intent) -> str:
     axes = intent.axes[0] if len(intent.axes) == 1 else intent.axes
     return _CODE.format(
         axis=axis,
-        which="its examples" if is_batch else "its first axis that is whole and can be cut",
+        which="its examples" if is_batch else "its first undivided axis with a suitable length",
         first="[:1]" if is_batch else "",
         condition=f"length % {size} == 0" if is_batch else f"spec[number] is None and length % {size} == 0",
         entry=repr(axes if is_batch else axis).replace("'", '"'),

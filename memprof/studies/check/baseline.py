@@ -25,7 +25,7 @@ from memprof.files import IfTaken, write_whole
 from memprof.untrusted import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 
 SCHEMA = "memprof.baseline/1"
-_ONE_DEVICE = "one device"  # also the value in baselines that are older than support for meshes
+_ONE_DEVICE = "one device"  # also for baselines written before meshes were supported
 _NUM_BUFFERS = 100
 _MAX_FILE_BYTES = 16 << 20
 
@@ -56,7 +56,7 @@ class Baseline:
 
 
 def baseline_of(report: Report) -> Baseline:
-    """The sums of a report: under memory pressure, those of the plan without it."""
+    """Return the sums of a report; under memory pressure, those of the plan without it."""
     sums = report.unpressed
     buffers: Counter[str] = Counter()
     for buffer in sums.buffers:
@@ -108,14 +108,16 @@ def read_baseline(path: Path) -> Baseline:
     except FileNotFoundError as error:
         raise MemprofError(f"there is no baseline {path}; write it with --update") from error
     except OSError as error:
-        raise MemprofError(f"{path} is no baseline ({error.strerror or error}); write it with --update") from error
+        raise MemprofError(f"{path} is not a baseline ({error.strerror or error}); write it with --update") from error
     if len(data) > _MAX_FILE_BYTES:
-        raise MemprofError(f"{path} is no baseline: it has more than {_MAX_FILE_BYTES:,} bytes; write it with --update")
+        raise MemprofError(
+            f"{path} is not a baseline: it has more than {_MAX_FILE_BYTES:,} bytes; write it with --update"
+        )
     try:
         found = parse_json(data)
     except UnfitError as error:
         raise MemprofError(
-            f"{path} is no baseline, or a damaged one ({error}); write it again with --update"
+            f"{path} is not a baseline, or is damaged ({error}); write it again with --update"
         ) from error
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
@@ -129,8 +131,7 @@ def read_baseline(path: Path) -> Baseline:
     for name, sums in (("categories", baseline.categories), ("modules", baseline.modules)):
         if sum(sums.values()) != baseline.footprint_bytes:
             raise MemprofError(
-                f"{path} is a damaged baseline: the bytes of its {name} do not add up to its footprint;"
-                " write it again with --update"
+                f"{path} is a damaged baseline: its {name} do not add up to its footprint; write it again with --update"
             )
     return replace(baseline, origin={"mesh": _ONE_DEVICE, **baseline.origin})
 

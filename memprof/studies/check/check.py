@@ -94,7 +94,9 @@ def parse_threshold(text: str) -> Threshold:
     what, _, growth = text.partition(":")
     quantities = [FOOTPRINT, LIVE_PEAK, *(category.value for category in Category)]
     if what not in quantities:
-        raise MemprofError(f"'{text}' is no threshold: it begins with one of {', '.join(quantities)}, then :+2% say")
+        raise MemprofError(
+            f"'{text}' is not a threshold: write one of {', '.join(quantities)}, then a growth like :+2%"
+        )
     share = parse_share(growth)
     if share is not None:
         return Threshold(what=what, text=text, share=share, size_bytes=0)
@@ -103,7 +105,7 @@ def parse_threshold(text: str) -> Threshold:
     try:
         return Threshold(what=what, text=text, share=None, size_bytes=parse_bytes(growth.strip().lstrip("+")))
     except MemprofError as error:
-        raise MemprofError(f"'{text}' is no threshold: write {what}:+2% or {what}:+64MiB") from error
+        raise MemprofError(f"'{text}' is not a threshold: write {what}:+2% or {what}:+64MiB") from error
 
 
 def check(
@@ -118,17 +120,17 @@ def check(
     """Check a report.
 
     Args:
-        maxima: what its footprint must not exceed.
-        must_fit: whether it fits the device that it must fit; None: it need not fit one.
-        baseline: what it is compared with; a baseline of another workload or target fails, and one of
-            another mesh is not compared either. Under memory pressure the plans without it are compared.
-        thresholds: how much it may have grown.
-        effects: whether its techniques took effect; one that did not fails.
+        maxima: upper limits of the footprint.
+        must_fit: the verdict on the device that the step must fit; None if it need not fit one.
+        baseline: sums to compare with. A baseline of another workload, target or mesh fails the check. Under memory
+            pressure, the plans without it are compared.
+        thresholds: the allowed growth.
+        effects: whether each technique took effect; the check fails if one did not.
     """
     now = baseline_of(report)
     if baseline is not None and baseline.pressure == "unknown" and now.pressure == "lifted":
-        now = baseline_of(replace(report, without_limit=None))  # like with like, if the baseline has pressure too
-    # Then what one device holds is another part of the whole, and says nothing of how the step has changed.
+        now = baseline_of(replace(report, without_limit=None))  # an old baseline has the plan under pressure, if any
+    # On another mesh, a device holds another part of the step, so a difference does not show that the step changed.
     is_of_other_mesh = baseline is not None and baseline.origin["mesh"] != now.origin["mesh"]
     items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
     if must_fit is not None:
@@ -163,7 +165,7 @@ def _origin(before: Baseline, after: Baseline) -> list[Item]:
     return [
         Item(
             passed=False,
-            sentence=f"the baseline is of another {name}: {before.origin.get(name, 'unknown')}, now {value}",
+            sentence=f"the baseline differs in its {name}: {before.origin.get(name, 'unknown')}, now {value}",
         )
         for name, value in after.origin.items()
         if before.origin.get(name) != value
@@ -174,12 +176,12 @@ def _growth(before: Baseline, after: Baseline, threshold: Threshold) -> Item:
     was, is_now = _quantity(before, threshold.what), _quantity(after, threshold.what)
     passed = threshold.allows(was, is_now)
     share = f" ({100 * (is_now - was) / was:+.2f}%)" if was else ""
-    growth = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
+    growth = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; the limit is {threshold.text}"
     return Item(passed=passed, sentence=f"{growth}{_which_plans(before, after)}")
 
 
 def _which_plans(before: Baseline, after: Baseline) -> str:
-    """The end of a sentence about growth: what memory pressure has to do with its numbers."""
+    """Return the end of a sentence about growth: how memory pressure affects its numbers."""
     if before.pressure == "unknown" and after.pressure != "none":
         return (
             "; XLA recomputes values under memory pressure, and this baseline has no footprint without that, so growth"

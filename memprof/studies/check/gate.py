@@ -77,7 +77,7 @@ def limits_of(
         maxima.append(Maximum(size_bytes=parse_bytes(maximum), reason=f"--max {maximum}"))
     must_fit = None if fits is None else _with_memory(fits)
     if fail_on and against is None:
-        raise MemprofError("--fail-on says how much may grow, but not against what: give a baseline with --against")
+        raise MemprofError("--fail-on limits the growth against a baseline: give one with --against")
     if not maxima and must_fit is None and against is None and not require_effect:
         raise MemprofError("there is nothing to check: give --max, --fits, --against or --require-effect")
     return Limits(
@@ -103,7 +103,7 @@ def check_capture(capture: Capture, limits: Limits, decoded: Decoded | None = No
     report = analyze(capture, decoded, pool=limits.pool)
     if limits.require_effect and not report.techniques:
         raise MemprofError(
-            f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
+            f"{report.label} has no techniques that could show in its program: leave out --require-effect, or name"
             " techniques"
         )
     effects: tuple[Verdict, ...] = ()
@@ -116,7 +116,7 @@ def check_capture(capture: Capture, limits: Limits, decoded: Decoded | None = No
         # The memory that PyTorch keeps does not depend on the device.
         if report.allocator is None and report.target.name != limits.must_fit.name:
             raise MemprofError(
-                f"{report.label} was compiled for {report.target.name}, and another device gets another program:"
+                f"{report.label} was compiled for {report.target.name}, and its program for another device may differ:"
                 f" compile it for {limits.must_fit.name} to check whether it fits there"
             )
         device = replace(limits.must_fit, topology=report.target.topology)
@@ -174,8 +174,7 @@ def check_replaceable(path: Path, *, force: bool) -> None:
         load_baseline(path)
     except MemprofError as error:
         raise MemprofError(
-            f"{path} is not replaced, for it is no baseline that memprof wrote; choose another file, or replace it with"
-            " --force"
+            f"{path} is not replaced, because memprof did not write it; choose another file, or replace it with --force"
         ) from error
 
 

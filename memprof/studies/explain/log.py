@@ -224,10 +224,10 @@ class _Reader:
             )
         if self.num_tries:
             return MemprofError(
-                f"the log has {self.num_tries} warnings of XLA's autotuner, which tried allocations and went on; it has"
-                " no error that ended the run"
+                f"the log has {self.num_tries} warnings of XLA's autotuner, which tried allocations and continued; it"
+                " has no error that ended the run"
             )
-        return MemprofError("the log has no out-of-memory error (such as RESOURCE_EXHAUSTED); give the whole of stderr")
+        return MemprofError("the log has no out-of-memory error (such as RESOURCE_EXHAUSTED); give the complete stderr")
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ class MemoryRequest:
     def check(self) -> None:
         """Raise `MemprofError` for mistakes that are found before the target is known."""
         if self.target is not None and family_of(self.target.platform).is_host and self.memory is None:
-            raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
+            raise MemprofError("the CPU has no fixed amount of memory; give one with --memory")
         if self.target is not None and self.target.memory_bytes is not None:
             self.budget(self.target, pool_settings(self.target))
         elif self.memory is not None:
@@ -57,7 +57,7 @@ class MemoryRequest:
             target = target.with_memory(parse_bytes(self.memory))
         memory_bytes = target.memory_bytes
         if memory_bytes is None:
-            raise MemprofError("the target has no fixed amount of memory; say with --memory what must suffice")
+            raise MemprofError("the target has no fixed amount of memory; give one with --memory")
         budget = Budget(
             target=target,
             settings=self.pool or settings,
@@ -65,7 +65,7 @@ class MemoryRequest:
             is_chosen=self.pool is not None,
         )
         if budget.size_bytes <= 0 and not budget.kept_bytes:
-            raise MemprofError(f"{memory_bytes:,} bytes leave no room beside the CUDA context: give more with --memory")
+            raise MemprofError(f"{memory_bytes:,} bytes are not enough for the CUDA context: give more with --memory")
         if budget.size_bytes <= 0:
             raise _leaves_nothing(budget.kept_bytes, budget.size_bytes + budget.kept_bytes, "pool")
         return budget

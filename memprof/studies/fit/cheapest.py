@@ -35,7 +35,7 @@ class Cost:
     """The cost of a combination. A later field only decides if the earlier ones are equal.
 
     Attributes:
-        changes_training: whether the optimizer is another, and with it the result of the training.
+        changes_training: whether another optimizer is used, which changes the result of the training.
         moves_to_host: whether bytes go to host memory and come back in each step.
         recomputed_flops: FLOPs of a step that are recomputed.
         effort: other costs: passes over parts of the batch, another precision. Small numbers without a unit.

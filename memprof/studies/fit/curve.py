@@ -34,9 +34,9 @@ def check_curve(request: FitRequest, against: str, values: tuple[int, ...]) -> N
     """
     check_fit(request)
     if DEVICES in (against, request.field):
-        raise MemprofError("--against is for two fields of the step, and devices is none: leave out --against")
+        raise MemprofError("--against is for two fields of the step, but devices is not a field: leave out --against")
     if against == request.field:
-        raise MemprofError(f"{against} is what is varied: name another field with --against")
+        raise MemprofError(f"{against} is already varied: name another field with --against")
     if not values and request.subject.is_built_in:
         own_value(replace(request, field=against))
     for value in values:

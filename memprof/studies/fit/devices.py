@@ -17,7 +17,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.targets.resolve import topology_of
 from memprof.studies.fit.search import NothingFitsError
 
-_MOST_DEVICES = 4096
+_MAX_DEVICES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def numbers_of_devices(start: int, *, unit: int = 1, least: int = 1) -> tuple[in
     while smallest % (2 * unit) == 0 and smallest // 2 >= least:
         smallest //= 2
     numbers = [smallest]
-    while 2 * numbers[-1] <= max(_MOST_DEVICES, start):
+    while 2 * numbers[-1] <= max(_MAX_DEVICES, start):
         numbers.append(2 * numbers[-1])
     return tuple(numbers)
 
@@ -103,7 +103,7 @@ def find_fewest(measure: Callable[[int], int], *, numbers: Sequence[int], start:
     if fitting is None:
         more = f"; {refusal.rstrip('.')}" if is_refused_above else ""
         raise NothingFitsError(
-            f"not even {max(sizes)} devices are enough: each takes {sizes[max(sizes)]:,} bytes{more}"
+            f"not even {max(sizes)} devices are enough: each needs {sizes[max(sizes)]:,} bytes{more}"
         )
     before = numbers[max(numbers.index(fitting) - 1, 0)]
     below = before if before in sizes and before != fitting else None

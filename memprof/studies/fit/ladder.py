@@ -67,7 +67,7 @@ def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomput
     ladder = {**_LADDER, "accumulation": _accumulation(plain)}
     needless: dict[str, str] = {}
     if plain.categories[Category.OPTIMIZER_STATE] <= plain.categories[Category.PARAMS]:
-        reason = "the optimizer state is no larger than the parameters, so that another optimizer would save little"
+        reason = "the optimizer state is no larger than the parameters, so another optimizer would save little"
         needless = {choice.label: reason for choice in ladder.pop("optimizer")}
     labels = [choice.label for choices in ladder.values() for choice in choices]
     refused = _refusals(subject, plain, labels)
@@ -116,7 +116,7 @@ def _recomputes(label: str) -> bool:
 
 
 def _none_of(choices: Sequence[Choice]) -> Choice:
-    """Return the choice of no technique. It has no level if another choice has a price in memory."""
+    """Return the choice of no technique. It has no level if another choice also takes memory."""
     grown = {
         category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
     }

@@ -193,7 +193,7 @@ def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     trials = sorted(tried, key=lambda trial: trial.value)
     return tuple(
         f"the footprint is not monotone: {field}={after.value} takes {after.footprint_bytes:,} bytes, less than the"
-        f" {before.footprint_bytes:,} of {field}={before.value}; values that were not tried may behave otherwise"
+        f" {before.footprint_bytes:,} of {field}={before.value}; untried values may differ, too"
         for before, after in pairwise(trials)
         if after.footprint_bytes < before.footprint_bytes
     )
@@ -209,8 +209,8 @@ def _bends(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     for number, (slope, following) in enumerate(pairwise(slopes), start=1):
         if slope > 0 and 0 <= following < _BENT * slope:
             return (
-                f"the footprint bends above {field}={trials[number].value}: it grows by {following:,.0f} bytes for each"
-                f" one more, after {slope:,.0f} before",
+                f"the footprint grows more slowly above {field}={trials[number].value}: by {following:,.0f} bytes per"
+                f" unit, after {slope:,.0f} below",
             )
     return ()
 
@@ -228,7 +228,7 @@ def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     return (
         f"XLA begins to recompute between {field}={found.value} and {found.next_value}, which makes steps slower: at"
         f" {found.next_value} it recomputes {num_values:,} value{'' if num_values == 1 else 's'}"
-        f" ({trial.pressure.recomputed_flops:,} FLOP of matrix products) and takes {pressed_bytes:,} bytes{other}",
+        f" ({trial.pressure.recomputed_flops:,} FLOPs of matrix products) and takes {pressed_bytes:,} bytes{other}",
     )
 
 

@@ -137,7 +137,7 @@ class _Search:
         largest = MAX_VALUE // self._step
         if above >= largest:
             raise MemprofError(
-                f"every {self._field} up to {above * self._step:,} fits: the footprint is then"
+                f"every {self._field} up to {above * self._step:,} fits; the footprint there is"
                 f" {self._size(above):,} of {self._budget_bytes:,} bytes"
             )
         crossing = self._crossing(below, above)

@@ -167,7 +167,7 @@ class _Runs:
             settings=self._request.settings,
         )
         return recomputed_in_child(
-            task, progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}")
+            task, progress=lambda stage: self._work.progress(f"counting recomputed FLOPs: {stage}")
         )
 
     def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> Iterator[CompileResult]:

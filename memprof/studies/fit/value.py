@@ -34,7 +34,7 @@ from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
-_MOST_NARROWINGS = 6  # compiles that narrow down the value above which XLA recomputes
+_MAX_NARROWINGS = 6  # compiles that narrow down the value above which XLA recomputes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ def _larger_value(
 
 def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
     """Compile values between the largest without XLA's own recomputation and the smallest with it."""
-    for _ in range(_MOST_NARROWINGS):
+    for _ in range(_MAX_NARROWINGS):
         found = recomputing_of(compiles.trials)
         if found is None or found.next_value - found.value <= step:
             return
@@ -279,9 +279,9 @@ def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) ->
     except NothingFitsError as error:
         largest = compiles.reports[max(compiles.reports)]
         raise NothingFitsError(f"{error}; {budget.arithmetic(largest)}") from error
-    reason = f"fewer were not tried: {found.refusal.rstrip('.')}" if found.refusal else ""
+    reason = f"fewer devices were not tried: {found.refusal.rstrip('.')}" if found.refusal else ""
     if found.number == numbers[0] and request.varies_mesh:
-        reason = f"fewer than {found.number} devices make no mesh, and were not tried"
+        reason = f"fewer than {found.number} devices cannot form a mesh"
     return _result(request, compiles, budget, value=found.number, next_value=found.below, step=unit, step_reason=reason)
 
 
@@ -392,14 +392,14 @@ def _start(request: FitRequest, config: Mapping[str, object]) -> int:
         numbers = [name for name, value in config.items() if _is_number(value)]
         if not numbers:
             raise MemprofError(
-                f"{request.subject.label} has no parameter '{request.field}', nor another that is a number: name a"
+                f"{request.subject.label} has no parameter '{request.field}', and no other that is a number: name a"
                 " function with such a parameter"
             )
         raise unknown_name(f"number to vary in {request.subject.label}", request.field, numbers)
     value = config[request.field]
     if not _is_number(value):
         raise MemprofError(
-            f"{request.field} of {request.subject.label} is {value!r}, no whole number; vary another field"
+            f"{request.field} of {request.subject.label} is {value!r}, not a whole number; vary another field"
         )
     assert isinstance(value, int)
     if value < 1:
@@ -429,7 +429,7 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
         report: report for the field's own value; None before the first compile.
     """
     if request.multiple_of is not None:
-        return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
+        return request.multiple_of, f"requested with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
         # Only a compile shows the values that a user's function accepts; the requirement of accumulation is known.
         if request.framework == FRAMEWORK:

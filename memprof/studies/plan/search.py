@@ -35,7 +35,7 @@ from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 
-_MOST_COMPILES = 4  # after the first
+_MAX_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
 _DOUBT = 0.03  # of the budget: a prediction may be too high by so much, which only a compile can tell
@@ -194,7 +194,7 @@ class _Search:
         A mixture cuts a scan in two, which copies the scan's inputs. So candidates come first, as long as there are
         any.
         """
-        self._limit = len(self.points) + _MOST_COMPILES
+        self._limit = len(self.points) + _MAX_COMPILES
         self._candidates = self._found_candidates()
         self._keep(NOTHING_KEPT, frozenset())
         self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.is_loop))

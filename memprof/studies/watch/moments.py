@@ -10,7 +10,7 @@ from itertools import pairwise
 from memprof.analysis.records.watched import LiveArrays
 from memprof.studies.watch.programs import Compiled, JobProgram, type_of
 
-_LEAST_SAMPLES = 4
+_MIN_SAMPLES = 4
 _SEEN = 1.05
 
 
@@ -135,7 +135,7 @@ def growth_of(programs: Sequence[JobProgram], samples: Sequence[LiveArrays]) -> 
     """Return the arrays whose number kept growing since the script's last compile, most bytes first."""
     last = max((each.seen.began for program in programs for each in program.compiles), default=0.0)
     steady = [sample for sample in samples if sample.seconds > last]
-    if len(steady) < _LEAST_SAMPLES:
+    if len(steady) < _MIN_SAMPLES:
         return ()
     by_type = [{group.type: group for group in sample.groups} for sample in steady]
     found = []
@@ -143,7 +143,7 @@ def growth_of(programs: Sequence[JobProgram], samples: Sequence[LiveArrays]) -> 
         groups = [groups[kind] for groups in by_type if kind in groups]
         counts = [group.count for group in groups]
         rises = sum(after > before for before, after in pairwise(counts))
-        if len(groups) < _LEAST_SAMPLES or 2 * rises <= len(counts) - 1 or counts[-1] - counts[0] < rises:
+        if len(groups) < _MIN_SAMPLES or 2 * rises <= len(counts) - 1 or counts[-1] - counts[0] < rises:
             continue
         first, final = groups[0], groups[-1]
         holder = next((group.holder for group in reversed(groups) if group.holder), "")

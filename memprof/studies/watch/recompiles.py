@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.watched import SeenCall
 
-_MOST_NAMES, _MOST_VALUES = 3, 3
-_PLACED = "with the same arguments, which were placed on the devices in another way"
+_MAX_NAMES, _MAX_VALUES = 3, 3
+_PLACED = "with the same arguments, placed differently on the devices"
 _JITTED = "jitted anew each time: call jax.jit once, outside of the loop or function that calls the result"
-_UNKNOWN = "with the same types: arrays placed in another way, a setting of JAX, a mesh around it, or a cleared cache"
+_UNKNOWN = "with the same types: another placement of arrays, a setting of JAX, a mesh around it, or a cleared cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ def _reason(group: Sequence[_Change]) -> str:
         return first.text
     values = list(dict.fromkeys(change.now[0] for change in (*group,)))
     values = list(dict.fromkeys([first.before[0], *values]))
-    more = f" and {len(values) - _MOST_VALUES:,} more" if len(values) > _MOST_VALUES else ""
+    more = f" and {len(values) - _MAX_VALUES:,} more" if len(values) > _MAX_VALUES else ""
     named = first.names[0]
     others = f"; so did {_shortened(first.names[1:])}" if len(first.names) > 1 else ""
-    return f"{named} changed: {', then '.join(values[:_MOST_VALUES])}{more}{others}"
+    return f"{named} changed: {', then '.join(values[:_MAX_VALUES])}{more}{others}"
 
 
 def _shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    return f"{', '.join(names[:_MOST_NAMES])}{more}"
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"

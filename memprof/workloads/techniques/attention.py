@@ -14,10 +14,10 @@ from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
-# XLA's names of cuDNN's kernels for both passes begin like this (jaxlib 0.10.2 to 0.12).
+# XLA's names of cuDNN's kernels for both passes begin like this.
 _KERNELS = "__cudnn$fmha"
-_LEAST_COMPUTE_CAPABILITY = (8, 0)
-_MOST_HEAD_WIDTH = 128  # JAX allows 256 on a Hopper, but sees one only where the device itself is there
+_MIN_COMPUTE_CAPABILITY = (8, 0)
+_MAX_HEAD_WIDTH = 128  # JAX allows 256 on a Hopper, but sees one only where the device itself is there
 
 
 def flash_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -49,8 +49,8 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
     require(not config.custom_mask, "custom_mask is true, but 'flash' does not support custom masks: set it to false.")
     width = config.head_width
     require(
-        width % 8 == 0 and width <= _MOST_HEAD_WIDTH,
-        f"Attention heads are {width} wide, but 'flash' needs a multiple of 8 up to {_MOST_HEAD_WIDTH}: change"
+        width % 8 == 0 and width <= _MAX_HEAD_WIDTH,
+        f"Attention heads are {width} wide, but 'flash' needs a multiple of 8 up to {_MAX_HEAD_WIDTH}: change"
         " num_heads or head_size.",
     )
 
@@ -59,7 +59,7 @@ def check_target(target: Target) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on, or here without cuDNN."""
     from memprof.workloads.models.transformer.attention import require_cudnn
 
-    if (target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
+    if (target.cuda_capability or (0, 0)) < _MIN_COMPUTE_CAPABILITY:
         raise MemprofError(
             f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is not one: "
             "choose another target, or leave 'flash' out."

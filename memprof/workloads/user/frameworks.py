@@ -11,7 +11,7 @@ from memprof.workloads.user.reference import is_reference, parse
 
 _OF_TORCH = frozenset({"torch", "torchvision", "transformers", "accelerate", "lightning", "pytorch_lightning", "timm"})
 _OF_JAX = frozenset({"jax", "flax", "optax", "equinox", "haiku"})
-_MOST_FILES = 200
+_MAX_FILES = 200
 
 
 def is_of_torch(text: str) -> bool:
@@ -32,7 +32,7 @@ def trains_with_torch(script: Path | None) -> bool:
     found: set[str] = set()
     read: set[Path] = set()
     waiting = [script]
-    while waiting and len(read) < _MOST_FILES:
+    while waiting and len(read) < _MAX_FILES:
         path = waiting.pop()
         read.add(path)
         for name in _imports(path):

@@ -61,7 +61,7 @@ def test_a_missing_extra_is_named(
     [
         (["run", "model.onnx"], "is an ONNX model, which XLA does not compile: give --engine tensorrt"),
         (["run", "none.onnx"], "there is no file none.onnx"),
-        (["run", "model.onnx", "--preset", "tiny"], "--preset is for a step of JAX"),
+        (["run", "model.onnx", "--preset", "tiny"], "--preset is for a JAX step"),
         (["run", "mlp", "--engine", "tensorrt", "--mesh", "2"], "--mesh applies to XLA, but TensorRT builds an engine"),
         (["run", "mlp", "--phase", "decode"], "phase expects one of training, inference"),
         (["run", "mlp", "--phase", "inference", "-t", "donate"], "Technique 'donate' does not apply to mlp"),

@@ -347,7 +347,7 @@ def test_update_replaces_what_is_no_baseline_only_by_force(memprof: Commands) ->
     update = ("check", "one.memprof", "--update", "--against")
     refused = memprof(*update, "train.py")
     assert (refused.code, refused.files["train.py"]) == (2, "")
-    assert "train.py is not replaced, for it is no baseline that memprof wrote" in refused.stderr
+    assert "train.py is not replaced, because memprof did not write it" in refused.stderr
     forced = memprof(*update, "train.py", "--force", keeps_files=True)
     assert (forced.code, forced.stderr) == (0, "baseline written to train.py\n")
     assert memprof(*update, "train.py").code == 0  # now it is one

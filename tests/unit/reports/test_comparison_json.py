@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 from comparisons_data import COMPARISONS
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
 from memprof.analysis.records.categories import Category
 from memprof.reports.formats.json import FORMAT
 from memprof.reports.options import RenderOptions
 
-_SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
-_SCHEMA = json.loads((_SCHEMAS / "comparison.schema.json").read_text())
-_REPORT = Resource.from_contents(json.loads((_SCHEMAS / "report.schema.json").read_text()))
-_VALIDATOR = Draft202012Validator(_SCHEMA, registry=Registry().with_resource("report.schema.json", _REPORT))
+_SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "comparison.schema.json").read_text())
+_VALIDATOR = Draft202012Validator(_SCHEMA)
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -42,17 +39,6 @@ def test_the_schema_rejects_what_is_wrong() -> None:
         {"failures": [{"label": "without reason"}]},
     ):
         assert not _VALIDATOR.is_valid(_json("one_row") | change)
-
-
-def test_the_schema_describes_every_field_and_nothing_else() -> None:
-    comparison, definitions = _json("troubled"), _SCHEMA["$defs"]
-    for schema, value in (
-        (_SCHEMA, comparison),
-        (definitions["effect"], comparison["effects"][0]),
-        (definitions["effect"]["properties"]["categories_delta"], comparison["effects"][0]["categories_delta"]),
-        (definitions["failure"], comparison["failures"][0]),
-    ):
-        assert list(schema["properties"]) == schema["required"] == list(value)
 
 
 def test_a_comparison_field_by_field() -> None:

@@ -37,40 +37,6 @@ def test_every_report_is_valid(name: str) -> None:
     assert _errors(_SCHEMA, _json(name)) == []
 
 
-def test_the_schema_describes_every_field_and_nothing_else() -> None:
-    report, definitions = _json("on_cpu"), _SCHEMA["$defs"]
-    described = {
-        "": (_SCHEMA, report),
-        "target": (_SCHEMA["properties"]["target"], report["target"]),
-        "toolchain": (_SCHEMA["properties"]["toolchain"], report["toolchain"]),
-        "compiler": (_SCHEMA["properties"]["compiler"], report["compiler"]),
-        "timings": (_SCHEMA["properties"]["timings"], report["timings"]),
-        "categories": (definitions["categories"], report["categories"]),
-        "module": (definitions["module"], report["modules"][0]),
-        "buffer": (definitions["buffer"], report["buffers"][0]),
-        "argument": (definitions["argument"], report["unused_arguments"][0]),
-    }
-    for part, (schema, value) in described.items():
-        assert list(schema["properties"]) == schema["required"] == list(value), part
-
-
-def test_the_schema_describes_every_field_of_a_measurement() -> None:
-    schema = _SCHEMA["properties"]["measured"]
-    parts = schema["properties"]
-    gpu, failed = _json("measured_on_gpu")["measured"], _json("out_of_memory")["measured"]
-    described = [
-        (schema, gpu),
-        (parts["pool"], gpu["pool"]),
-        (parts["pool"]["properties"]["before_steps"], gpu["pool"]["before_steps"]),
-        (parts["driver"], gpu["driver"]),
-        (parts["resident"], _json("measured_on_cpu")["measured"]["resident"]),
-        (parts["out_of_memory"], failed["out_of_memory"]),
-        (parts["ops"]["items"], gpu["ops"][0]),
-    ]
-    for part, value in described:
-        assert list(part["properties"]) == part["required"] == list(value)
-
-
 def test_a_measurement_stands_beside_the_prediction() -> None:
     measured = _json("measured_on_gpu")["measured"]
     # Four steps of 10, 20, 30 and 40 ms: the median is 25 ms, so 8 examples and 8,192 tokens make 320 and 327,680/s.

@@ -54,7 +54,7 @@ def test_json_keeps_to_its_schema() -> None:
 
 
 def test_a_page_has_the_reasons_of_the_largest_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_MOST_REASONS", 2)
+    monkeypatch.setattr(pipeline, "_MAX_REASONS", 2)
     report = analyze(deferred().capture())
     data: Any = report_data(report, {}, editor="")
     strings, live = data["strings"], data["live_at_peak"]

@@ -147,9 +147,9 @@ def test_a_file_cut_off_anywhere_is_told_from_a_capture(written: Path) -> None:
     data = written.read_bytes()
     for length in range(0, len(data), 11):
         written.write_bytes(data[:length])
-        assert re.search("is no capture, or a damaged one: .*; make it again with `memprof run`", _sentence(written))
+        assert re.search("is not a capture, or is damaged: .*; make it again with `memprof run`", _sentence(written))
     written.write_bytes(data[:-1])
-    assert "is no capture, or a damaged one" in _sentence(written)
+    assert "is not a capture, or is damaged" in _sentence(written)
 
 
 def test_a_file_with_a_wrong_byte_anywhere_is_whole_or_told_so(written: Path) -> None:
@@ -169,14 +169,14 @@ def test_a_file_with_a_wrong_byte_anywhere_is_whole_or_told_so(written: Path) ->
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04", b"\x00" * 1000])
 def test_a_file_that_is_no_zip(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
+    assert _sentence(path).startswith(f"{path} is not a capture, or is damaged: ")
 
 
 @pytest.mark.parametrize("kept", ["manifest.json", "program.hlo.pb", "something else"])
 def test_a_zip_with_a_part_missing(path: Path, kept: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(kept, '{"schema": "memprof.capture/2"}')
-    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
+    assert _sentence(path).startswith(f"{path} is not a capture, or is damaged: ")
 
 
 @pytest.mark.parametrize("text", [b"{", b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'"\x1b[31m'])
@@ -184,7 +184,7 @@ def test_a_manifest_that_is_no_json(path: Path, text: bytes) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", text)
         archive.writestr("program.hlo.pb", b"")
-    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
+    assert _sentence(path).startswith(f"{path} is not a capture, or is damaged: ")
 
 
 def _pack(path: Path, manifest: bytes, program: bytes, sums: bytes | None = None) -> None:
@@ -219,7 +219,7 @@ def test_content_that_was_changed_afterwards_is_damage(written: Path, member: st
     assert was in parts[member]
     parts[member] = parts[member].replace(was, becomes)
     _pack(written, *parts.values())
-    assert "its content is not what was written, by its own digests" in _sentence(written)
+    assert "its content does not match its digests" in _sentence(written)
 
 
 def _changed_zip(path: Path, kind: str) -> None:
@@ -246,17 +246,17 @@ def _changed_zip(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("packed", "manifest.json is packed in a way that memprof does not write"),
-        ("expands", "program.hlo.pb expands to 67,108,864 bytes, where "),
-        ("more", "it does not hold manifest.json, program.hlo.pb or trace.json, and SHA256SUMS alone"),
+        ("packed", "manifest.json is compressed in a way that memprof does not use"),
+        ("expands", "program.hlo.pb expands to 67,108,864 bytes, but the maximum is "),
+        ("more", "it must contain only manifest.json, program.hlo.pb or trace.json, and SHA256SUMS"),
         ("twice", "it has 2 members called manifest.json"),
-        ("comment", "it does not end as a capture does"),
-        ("directory", "it does not end as a capture does"),
+        ("comment", "the end of a capture is missing"),
+        ("directory", "the end of a capture is missing"),
     ],
 )
 def test_a_zip_that_memprof_does_not_write(written: Path, kind: str, sentence: str) -> None:
     _changed_zip(written, kind)
-    assert f"is no capture, or a damaged one: {sentence}" in _sentence(written)
+    assert f"is not a capture, or is damaged: {sentence}" in _sentence(written)
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
@@ -264,27 +264,27 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name  # an absolute name stays as it is
     if name == "pipe":
         os.mkfifo(path)
-    assert _sentence(path) == f"{path} is no regular file but a device, a pipe or the like; give a file"
+    assert _sentence(path) == f"{path} is a device, a pipe or the like; give a regular file"
 
 
 @pytest.mark.parametrize("schema", ["memprof.report/1", "memprof.capture", "memprof.capture/²", "", None, 1, ["a"]])
 def test_a_manifest_of_something_else(written: Path, schema: Any) -> None:
     _edit(written, lambda manifest: manifest.update(schema=schema))
-    assert f"is no capture, or a damaged one: its manifest says schema {quote(schema)}, not" in _sentence(written)
+    assert f"is not a capture, or is damaged: its manifest says schema {quote(schema)}, not" in _sentence(written)
 
 
 @pytest.mark.parametrize("manifest", [[], "memprof.capture/2", 7, None])
 def test_a_manifest_that_is_no_object(written: Path, manifest: Any) -> None:
     _pack(written, json.dumps(manifest).encode(), b"")
-    assert "is no capture, or a damaged one: its manifest says schema None" in _sentence(written)
+    assert "is not a capture, or is damaged: its manifest says schema None" in _sentence(written)
 
 
 @pytest.mark.parametrize("version", [3, 10])
 def test_a_newer_schema_asks_for_a_newer_memprof(written: Path, version: int) -> None:
     _edit(written, lambda manifest: manifest.update(schema=f"memprof.capture/{version}"))
     assert _sentence(written) == (
-        f"{written} has schema 'memprof.capture/{version}', but this memprof reads memprof.capture/2: it is of a newer"
-        " memprof (`pip install --upgrade jax-memprof`), or damaged"
+        f"{written} has schema 'memprof.capture/{version}', but this memprof reads memprof.capture/2: a newer memprof"
+        " wrote it (`pip install --upgrade jax-memprof`), or it is damaged"
     )
 
 
@@ -298,7 +298,7 @@ def test_a_capture_of_the_first_schema_is_to_be_made_again(written: Path) -> Non
         archive.writestr("manifest.json", '{"schema": "memprof.capture/1"}')
         archive.writestr("program.hlo.pb", b"")
     assert _sentence(written) == (
-        f"{written} has schema memprof.capture/1, whose captures cannot prove that they are not damaged and are no"
+        f"{written} has schema memprof.capture/1, which has no digests to detect damage and is no"
         " longer read; make it again with `memprof run`"
     )
 
@@ -357,7 +357,7 @@ def test_a_value_of_a_wrong_type(written: Path, place: str, value: Any) -> None:
 
     _edit(written, change)
     assert re.fullmatch(
-        rf"{re.escape(str(written))} is no capture, or a damaged one: its manifest .*; make it again with .*",
+        rf"{re.escape(str(written))} is not a capture, or is damaged: its manifest .*; make it again with .*",
         _sentence(written),
     )
 
@@ -390,7 +390,7 @@ def test_a_file_that_must_not_be_read(written: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_cut_short_on_its_way_to_the_disk_gets_no_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file size limit can cut a file without an error that Python sees."""
     monkeypatch.setattr(os, "fsync", lambda number: os.ftruncate(number, 300))
-    with pytest.raises(MemprofError, match=r"the capture cannot be written to .*: it does not end as a capture does"):
+    with pytest.raises(MemprofError, match=r"the capture cannot be written to .*: the end of a capture is missing"):
         write_capture(_capture(), path)
     assert list(path.parent.iterdir()) == []
 

@@ -118,7 +118,7 @@ def test_a_damaged_plan_is_as_if_it_were_not_there_and_is_replaced(cache: PlanCa
 
 
 def test_what_expands_to_more_than_a_plan_has_is_none(cache: PlanCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(plan_cache, "_MAX_BYTES", 10_000)
     cache.keep(KEY, replace(plan(), hlo_proto=bytes(100_000)))
     assert cache.find(KEY) is None
 

@@ -38,7 +38,7 @@ def test_the_evidence_of_a_chunked_loss_counts_the_logits_alone() -> None:
     made = report([_LOGITS, _COTANGENT, _HIDDEN])
     (proposal,) = chunked_loss(made)
     assert proposal.evidence == (
-        "2 arrays, 8,192 bytes at the peak, have 64 columns; the largest holds 4,096 bytes and is made at"
+        "2 arrays (8,192 bytes) at the peak have 64 columns; the largest holds 4,096 bytes and is made at"
         " jit(step)/dot_general"
     )
     assert (proposal.intent.aim, proposal.intent.num_parts) == (Aim.CHUNK_LOSS, 8)

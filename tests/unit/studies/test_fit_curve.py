@@ -117,7 +117,7 @@ def test_nothing_that_fits_anywhere_is_an_error(compiled: list[tuple[int, int]])
 @pytest.mark.parametrize(
     ("against", "sentence"),
     [
-        ("batch_size", "batch_size is what is varied: name another field with --against"),
+        ("batch_size", "batch_size is already varied: name another field with --against"),
         ("devices", "--against is for two fields of the step"),
         ("lenght", r"lenght"),
     ],

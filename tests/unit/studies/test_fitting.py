@@ -74,7 +74,7 @@ def test_the_largest_value_of_all_is_tried_and_no_larger_one() -> None:
         tried.append(value)
         return value
 
-    with pytest.raises(MemprofError, match=r"^every it up to 2,147,483,646 fits: .* 2,147,483,646 of 3,000,000,000 "):
+    with pytest.raises(MemprofError, match=r"^every it up to 2,147,483,646 fits; .* 2,147,483,646 of 3,000,000,000 "):
         find_largest(measure, start=3, step=3, budget_bytes=3 * 10**9)
     assert tried == [3, 6, 96, 1536, 24576, 393216, 6291456, 100663296, 1610612736, MAX_VALUE - 1]
 
@@ -155,7 +155,7 @@ def test_where_xla_saves_memory_by_itself_six_compiles_do(target: str, start: in
 def test_a_bend_and_a_fall_are_said() -> None:
     assert _result((1, 100), (2, 200), (3, 300)).findings() == ()
     (bend,) = _result((2, 200), (1, 100), (4, 300)).findings()  # in whatever order they were tried
-    assert bend.startswith("the footprint bends above batch_size=2: it grows by 50 bytes")
+    assert bend.startswith("the footprint grows more slowly above batch_size=2: by 50 bytes")
     (fall,) = _result((1, 100), (2, 200), (3, 150)).findings()
     assert "batch_size=3 takes 150 bytes, less than the 200 of batch_size=2" in fall
 
@@ -193,7 +193,7 @@ def test_it_says_where_xla_begins_to_recompute() -> None:
     assert pressed.recomputing == Recomputing(value=9, next_value=10)
     assert pressed.findings() == (
         "XLA begins to recompute between batch_size=9 and 10, which makes steps slower: at 10 it recomputes 2 values"
-        " (5,000 FLOP of matrix products) and takes 850 bytes instead of 1,000",
+        " (5,000 FLOPs of matrix products) and takes 850 bytes instead of 1,000",
     )
     assert (result.recomputing, result.findings()) == (None, ())
 

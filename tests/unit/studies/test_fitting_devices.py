@@ -69,7 +69,7 @@ def test_numbers_that_the_step_cannot_be_compiled_for_end_the_search() -> None:
     numbers = numbers_of_devices(8)
     found = find_fewest(_up_to(64, least=4), numbers=numbers, start=8, budget_bytes=1000)
     assert found == Fewest(number=4, below=None, refusal="2 does not divide the batch")
-    with pytest.raises(NothingFitsError, match="not even 16 devices are enough: each takes 50 bytes; 32 does not"):
+    with pytest.raises(NothingFitsError, match="not even 16 devices are enough: each needs 50 bytes; 32 does not"):
         find_fewest(_up_to(16), numbers=numbers, start=8, budget_bytes=40)
     with pytest.raises(MemprofError, match="8 does not divide the batch"):
         find_fewest(_up_to(4), numbers=numbers, start=8, budget_bytes=1000)
@@ -173,7 +173,7 @@ def test_the_fewest_devices_are_told_with_their_mesh(monkeypatch: pytest.MonkeyP
     assert (result.value, result.next_value) == (4, 2)
     assert "devices=4 fits, 2 does not" in _text(result)
     with pytest.raises(
-        NothingFitsError, match="not even 16 devices are enough: each takes 768 bytes; 32 devices are too many;"
+        NothingFitsError, match="not even 16 devices are enough: each needs 768 bytes; 32 devices are too many;"
     ):
         _fit(monkeypatch, "devices", "16B")
 

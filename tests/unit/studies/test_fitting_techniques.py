@@ -126,7 +126,7 @@ def test_the_cheapest_techniques_are_found_and_every_compile_is_kept(monkeypatch
     assert not found.request.is_of_it(replace(found.kept[0], techniques=("bf16",)))
     assert not found.request.is_of_it(replace(found.kept[0], techniques=("no-such-technique",)))
     assert all(num_jobs == 2 and len(labels) <= 2 for labels, num_jobs, _ in found.asked)
-    assert found.said[1] == "what techniques compute again: trace"
+    assert found.said[1] == "counting recomputed FLOPs: trace"
     # All but the baseline, which is too large and should hold more than any of them.
     left = f"{result.num_combinations - 1} of {result.num_combinations} combinations left"
     assert found.said[2] == f"1 compiled, {left}; {found.asked[1][0][0]}: compile"

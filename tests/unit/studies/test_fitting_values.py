@@ -134,7 +134,7 @@ def test_the_search_begins_at_a_multiple_of_the_step(
 def test_multiples_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _Fit(monkeypatch, _request(multiple_of=7)).result
     assert (result.value, result.next_value) == (42, 49)
-    assert result.step_reason == "as asked for with --multiple-of 7"
+    assert result.step_reason == "requested with --multiple-of 7"
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_where_not_even_the_smallest_fits_the_sums_are_told(monkeypatch: pytest.
     ("field", "own_value", "sentence"),
     [
         ("batch_size", 0, "batch_size starts at 0; give it a value above zero with --set"),
-        ("batch_size", True, "batch_size of step is True, no whole number; vary another field"),
-        ("batch_size", 0.5, "batch_size of step is 0.5, no whole number; vary another field"),
+        ("batch_size", True, "batch_size of step is True, not a whole number; vary another field"),
+        ("batch_size", 0.5, "batch_size of step is 0.5, not a whole number; vary another field"),
         ("devices", 8, "step has no parameter devices: give the mesh whose first axis is to be varied"),
         ("bach_size", 8, "There is no number to vary in step"),
     ],
@@ -186,7 +186,7 @@ def test_mistakes_in_a_built_in_workload_are_found_without_a_compile() -> None:
     check_fit(_request("mlp"))
     with pytest.raises(MemprofError, match=r"^There is no number to vary in mlp"):
         check_fit(_request("mlp", field="hidden"))
-    with pytest.raises(MemprofError, match=r"0\.001, no whole number"):
+    with pytest.raises(MemprofError, match=r"0\.001, not a whole number"):
         check_fit(_request("mlp", field="learning_rate"))
 
 

@@ -38,6 +38,8 @@ from memprof.studies.check.gate import (
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
+_TOTAL = len(Category) * _NUM_BYTES  # of `_step`
+_TWO_KILOBYTES_MORE = f"footprint went from {_TOTAL:,} to {_TOTAL + 2000:,} bytes ({2000 / _TOTAL:+.2%})"
 
 
 def _step(grown: Category | None = None, percent: int = 0) -> Report:
@@ -75,9 +77,7 @@ def test_an_amount_is_a_threshold_too() -> None:
     before, after = baseline_of(_step()), _step(Category.GRADIENTS, 50)  # 2000 bytes more
     assert check(after, baseline=before, thresholds=[parse_threshold("footprint:+2000B")]).passed
     result = check(after, baseline=before, thresholds=[parse_threshold("footprint:+1999B")])
-    assert [item.sentence for item in result.items] == [
-        "footprint went from 76,000 to 78,000 bytes (+2.63%); allowed is footprint:+1999B"
-    ]
+    assert [item.sentence for item in result.items] == [f"{_TWO_KILOBYTES_MORE}; the limit is footprint:+1999B"]
     assert not result.passed
 
 
@@ -89,11 +89,11 @@ def test_growth_from_nothing_is_more_than_any_share() -> None:
 
 def test_the_maximum_itself_passes_and_one_byte_less_fails() -> None:
     step = _step()
-    (item,) = check(step, maxima=[Maximum(size_bytes=76000, reason="--max")]).items
-    assert (item.passed, item.sentence) == (True, "the footprint of 76,000 bytes is within 76,000 (--max)")
-    result = check(step, maxima=[Maximum(size_bytes=75999, reason="--max 75999B")])
+    (item,) = check(step, maxima=[Maximum(size_bytes=_TOTAL, reason="--max")]).items
+    assert (item.passed, item.sentence) == (True, f"the footprint of {_TOTAL:,} bytes is within {_TOTAL:,} (--max)")
+    result = check(step, maxima=[Maximum(size_bytes=_TOTAL - 1, reason="--max")])
     assert [item.sentence for item in result.items] == [
-        "the footprint of 76,000 bytes exceeds 75,999 by 1 (--max 75999B)"
+        f"the footprint of {_TOTAL:,} bytes exceeds {_TOTAL - 1:,} by 1 (--max)"
     ]
 
 
@@ -112,8 +112,8 @@ def test_another_workload_or_target_fails_and_another_jax_is_named() -> None:
     )
     result = check(elsewhere, baseline=baseline_of(step))
     assert [item.sentence for item in result.items if not item.passed] == [
-        "the baseline is of another workload: tiny, now other",
-        "the baseline is of another target: h100-80gb, now l4",
+        "the baseline differs in its workload: tiny, now other",
+        "the baseline differs in its target: h100-80gb, now l4",
     ]
     assert result.differences == ("jax was 0.12.0 and is 0.13.0",)
 
@@ -129,7 +129,7 @@ def test_a_baseline_of_another_mesh_fails_and_is_not_compared(tmp_path: Path) ->
     ):
         result = check(now, baseline=baseline_of(before), thresholds=[threshold])
         assert [(item.passed, item.sentence) for item in result.items] == [
-            (False, f"the baseline is of another mesh: {sentence}")
+            (False, f"the baseline differs in its mesh: {sentence}")
         ]
         assert result.changes == ()
     # One that was written before there were meshes is of one device.
@@ -156,7 +156,7 @@ def test_growth_that_xla_hides_by_recomputing_is_found(tmp_path: Path, is_presse
     assert result.items == (
         Item(
             passed=False,
-            sentence="footprint went from 76,000 to 78,000 bytes (+2.63%); allowed is footprint:+2%; without what XLA"
+            sentence=f"{_TWO_KILOBYTES_MORE}; the limit is footprint:+2%; without what XLA"
             " recomputes under memory pressure",
         ),
     )
@@ -179,8 +179,8 @@ def test_a_baseline_without_the_plan_without_pressure_is_compared_as_it_is_and_t
     (item,) = check(replace(step, without_limit=None), baseline=read_baseline(path), thresholds=[threshold]).items
     assert item == Item(
         passed=True,
-        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); allowed is footprint:+0%; XLA recomputes values of"
-        " the baseline's program under memory pressure, and no plan without that exists, so growth may be hidden",
+        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); the limit is footprint:+0%; XLA recomputes values"
+        " of the baseline's program under memory pressure, and no plan without that exists, so growth may be hidden",
     )
     old = json.loads(path.read_text())
     del old["pressure"]  # as versions before wrote it
@@ -188,7 +188,7 @@ def test_a_baseline_without_the_plan_without_pressure_is_compared_as_it_is_and_t
     (item,) = check(step, baseline=read_baseline(path), thresholds=[threshold]).items
     assert item == Item(
         passed=True,
-        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); allowed is footprint:+0%; XLA recomputes values"
+        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); the limit is footprint:+0%; XLA recomputes values"
         " under memory pressure, and this baseline has no footprint without that, so growth may be hidden: write it"
         " again with --update",
     )
@@ -229,14 +229,14 @@ def test_a_baseline_of_other_types_or_sums_is_damaged(tmp_path: Path, change: Ca
     ("content", "fragment"),
     [
         (None, "there is no baseline"),
-        ("not json", "is no baseline"),
+        ("not json", "is not a baseline"),
         ('{"schema": "memprof.baseline/9"}', "has schema 'memprof.baseline/9'"),
         ("[]", "has schema None"),
         ('{"schema": "memprof.baseline/1"}', "is a damaged baseline"),
         (f'{{"schema": "{"9" * 5000}"}}', r"has schema '9{200}\.\.\.', but"),
         ('{"schema": "\\u001b[31m"}', r"has schema '\\x1b\[31m', but"),
-        ("[" * 100_000, "is no baseline, or a damaged one"),
-        ("1" * 5000, "is no baseline, or a damaged one"),
+        ("[" * 100_000, "is not a baseline, or is damaged"),
+        ("1" * 5000, "is not a baseline, or is damaged"),
     ],
 )
 def test_a_bad_baseline_is_one_sentence(tmp_path: Path, content: str | None, fragment: str) -> None:
@@ -249,7 +249,7 @@ def test_a_bad_baseline_is_one_sentence(tmp_path: Path, content: str | None, fra
 
 @pytest.mark.parametrize("text", ["footprint", "footprint:", "gradient:+2%", "footprint:-2%", "footprint:+2 bananas"])
 def test_a_bad_threshold_is_one_sentence(text: str) -> None:
-    with pytest.raises(MemprofError, match="is no threshold"):
+    with pytest.raises(MemprofError, match="is not a threshold"):
         parse_threshold(text)
 
 
@@ -294,7 +294,7 @@ def test_limits_are_read_from_what_the_user_wrote(tmp_path: Path) -> None:
     assert limits_of(against=path, fail_on=["params:+1%"]).thresholds == (parse_threshold("params:+1%"),)
     assert limits_of(against=path).baseline == baseline_of(_step())
     assert limits_of(require_effect=True).require_effect
-    with pytest.raises(MemprofError, match="give a baseline with --against"):
+    with pytest.raises(MemprofError, match="limits the growth against a baseline"):
         limits_of(maximum="1GiB", fail_on=["params:+1%"])
     with pytest.raises(MemprofError, match="there is nothing to check"):
         limits_of()
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_baseline_is_replaced_only_by_force(tmp_path: Path) ->
     update_baseline(capture, path)
     check_replaceable(path, force=False)
     notes.write_text("dear diary")
-    with pytest.raises(MemprofError, match="is not replaced, for it is no baseline"):
+    with pytest.raises(MemprofError, match="is not replaced, because memprof did not write it"):
         check_replaceable(notes, force=False)
     check_replaceable(notes, force=True)
     update_baseline(capture, tmp_path / "baseline.memprof")

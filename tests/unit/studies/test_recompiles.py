@@ -43,7 +43,7 @@ def test_a_shape_that_grows_at_each_step_is_one_reason_with_its_values() -> None
         (_again(1, mask="bool[32]"), "mask changed: not there, then bool[32]"),
         (_again(1, w="float32[4,8]", x="float32[1,8]"), "w changed: float32[8,8], then float32[4,8]; so did x"),
         (replace(_FIRST, id="1-1", jit=2), "jitted anew each time"),
-        (_FIRST, "placed on the devices in another way"),
+        (_FIRST, "placed differently on the devices"),
         (replace(_FIRST, id="1-1"), "a setting of JAX"),
     ],
 )

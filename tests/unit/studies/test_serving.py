@@ -114,7 +114,7 @@ def test_the_document_and_the_json_say_the_same() -> None:
 
 
 def test_a_server_without_a_cache_or_with_another_number_of_tokens_has_a_sentence() -> None:
-    with pytest.raises(MemprofError, match="no program of engine has a cache"):
+    with pytest.raises(MemprofError, match="no cache was found in the programs of engine"):
         _plan(_program("embed", arguments=(_WEIGHTS,)))
-    with pytest.raises(MemprofError, match="no whole number for each of cache_tokens = 63"):
+    with pytest.raises(MemprofError, match="not a multiple of cache_tokens = 63"):
         serving_plan([_program("decode")], label="engine", cache_tokens=63)

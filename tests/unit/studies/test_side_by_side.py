@@ -85,7 +85,7 @@ def test_a_row_that_lacks_something_has_its_reason_and_the_others_go_on() -> Non
 
 def test_a_row_that_stands_twice_and_a_reference_that_is_none_are_refused() -> None:
     rows = Rows(subject=find_subject("mlp", preset="tiny"), techniques=("bf16", "donate", "bf16"))
-    with pytest.raises(MemprofError, match="the row bf16 is there more than once"):
+    with pytest.raises(MemprofError, match="the row bf16 is repeated"):
         rows.tasks(None)
     for known in (None, "donate", "mlp donate"):
         rows.check_reference(known)

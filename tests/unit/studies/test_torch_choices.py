@@ -28,7 +28,7 @@ def test_a_step_is_judged_for_a_gpu_that_need_not_be_there() -> None:
     assert torch_target(None) == replace(resolve(DEFAULT_GPU), reason="the default")
     assert torch_target("l4") == resolve("l4")
     assert torch_target("cpu").platform == "cpu"
-    with pytest.raises(MemprofError, match="traced and not run here"):
+    with pytest.raises(MemprofError, match="traced and do not run here"):
         torch_target("local")
 
 

@@ -90,9 +90,9 @@ def test_the_evidence_is_what_changes_at_the_peak() -> None:
     made = report([buffer((64,), "f32", _TEMPS, op="kept"), buffer((32,), "f32", _TEMPS, op="gone")])
     found = changed_at_peak(made, _only("gone", Instead(size_bytes=0)))
     assert [each.op for each in found] == ["gone"]
-    assert amount(found, "results") == "1 result, 128 bytes"
-    assert amount(made.buffers * 2, "results") == "4 results, 768 bytes"
-    assert amount((), "results") == "0 results, 0 bytes"
+    assert amount(found, "results") == "1 result (128 bytes)"
+    assert amount(made.buffers * 2, "results") == "4 results (768 bytes)"
+    assert amount((), "results") == "0 results (0 bytes)"
 
 
 _lives = st.lists(

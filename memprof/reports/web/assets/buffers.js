@@ -238,10 +238,10 @@ function toggleDetails(opener, index, group = []) {
   row.after(element("tr", { class: "opened" }, element("td", { class: "details", colspan: COLUMNS.length }, element("div", {}, ...others, ...details(index)))));
 }
 
-const MOST_ALIKE = 200;
+const MAX_ALIKE = 200;
 
 function alike(group, index) {
-  const links = group.slice(0, MOST_ALIKE).map((each) => {
+  const links = group.slice(0, MAX_ALIKE).map((each) => {
     const name = textOf("module", each) || textOf("name", each) || `#${each + 1}`;
     return element("li", {}, each === index ? element("b", {}, name) : linkTo("buffer", each + 1, name));
   });

@@ -5,7 +5,7 @@
 const NARROWEST_BOX = 0.0015; // of the width; what is narrower goes into one box together
 const NARROWEST_TEXT = 0.02;
 const LEVEL_HEIGHT = 21; // pixels, as in page.css
-const MOST_CATEGORIES = 5;
+const MAX_CATEGORIES = 5;
 const HUE_STEP = 137.5; // degrees: the golden angle, so that modules that follow each other differ the most
 // The names around the operation of a buffer, from the root on: see memprof/reports/views/hierarchies.py.
 const HIERARCHIES = {
@@ -105,7 +105,7 @@ function nodeAt(root, ranks) {
 
 function largestCategories(node) {
   const found = node.sizes.map((size, number) => ({ size, number })).filter(({ size }) => size);
-  return found.sort((a, b) => b.size - a.size).slice(0, MOST_CATEGORIES);
+  return found.sort((a, b) => b.size - a.size).slice(0, MAX_CATEGORIES);
 }
 
 function drawFlame(place, choices) {

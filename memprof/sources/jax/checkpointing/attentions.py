@@ -27,7 +27,7 @@ from memprof.sources.jax.tracing import jit_adapter
 
 _MASKED = -1e4  # masked scores are at most this
 _NARROW = ("bfloat16", "float16")
-_MOST_WIDTH = 128  # of heads; JAX allows 256 on a Hopper, but sees one only where the device itself exists
+_MAX_WIDTH = 128  # of heads; JAX allows 256 on a Hopper, but sees one only where the device itself exists
 _SAME = frozenset({"convert_element_type", "copy", "name", "stop_gradient"})
 
 Labels = tuple[int, ...]
@@ -425,7 +425,7 @@ class _Search:
             len(of_key - {*self.batch, self.keys}) != 1
             or self.keys in self.batch
             or self.sizes[max(of_key - {*self.batch, self.keys})] % 8
-            or self.sizes[max(of_key - {*self.batch, self.keys})] > _MOST_WIDTH
+            or self.sizes[max(of_key - {*self.batch, self.keys})] > _MAX_WIDTH
             or len(of_value - {*self.batch, self.keys}) != 1
             or not {*self.batch} <= of_value
             or not free

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-_LEAST_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
+_MIN_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
 _NEARLY = 0.95
 
 
@@ -51,7 +51,7 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
     equations = jaxpr.eqns
     made = np.array([made_bytes(equation.outvars) for equation in equations], dtype=np.float64)
     found = _longest_run(_numbers(equations), made)
-    if found is None or made[found[0] : found[0] + found[2]].sum() < _LEAST_SHARE * max(made.sum(), 1.0):
+    if found is None or made[found[0] : found[0] + found[2]].sum() < _MIN_SHARE * max(made.sum(), 1.0):
         if not equations or any(map(is_loop, equations)):
             return None
         return Repeated(start=0, length=len(equations), count=1)

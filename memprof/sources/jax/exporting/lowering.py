@@ -21,7 +21,7 @@ from memprof.sources.jax.exporting.onnx_graph import INT64, Graph, element_type
 from memprof.sources.jax.roles.walk import scan_layout
 from memprof.sources.jax.tracing import jit_adapter
 
-_MOST_CONSTANT_ELEMENTS = 1 << 16  # the model computes larger ones
+_MAX_CONSTANT_ELEMENTS = 1 << 16  # the model computes larger ones
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -108,7 +108,7 @@ class Lowering:
             closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
             return self.jaxpr(closed, values, scope)
         num_elements = sum(prod(var.aval.shape) for var in equation.outvars)
-        if num_elements <= _MOST_CONSTANT_ELEMENTS and not any(isinstance(each, Value) for each in values):
+        if num_elements <= _MAX_CONSTANT_ELEMENTS and not any(isinstance(each, Value) for each in values):
             return [np.asarray(each) for each in jit_adapter.bound(equation, values, equation.params)]
         if name not in RULES:
             where = f" in {scope}" if scope else ""

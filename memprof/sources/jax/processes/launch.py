@@ -43,7 +43,7 @@ from memprof.sources.jax.xla.portable_program import CompileSettings, PlanTask, 
 if TYPE_CHECKING:
     from memprof.sources.jax.processes.cluster import Cluster
 
-_MOST_WAITING = 2  # tasks for each job that run, or whose result waits for the caller
+_MAX_WAITING = 2  # tasks for each job that run, or whose result waits for the caller
 # Peak memory of one compile of a large step, including jax and its libraries.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
 
@@ -95,7 +95,7 @@ def compile_all(
         waiting = iter(tasks)
         try:
             while True:
-                for task in islice(waiting, _MOST_WAITING * num_jobs - len(rows)):
+                for task in islice(waiting, _MAX_WAITING * num_jobs - len(rows)):
                     rows[executor.submit(planner.start, task, functools.partial(progress, task.label))] = task
                 if not rows:
                     return

@@ -20,7 +20,7 @@ from pathlib import Path
 _PATIENCE_SECONDS = 10.0  # a killed process ends in milliseconds unless the kernel blocks it
 _LOADING_SECONDS = 1.0
 _PAUSE_SECONDS = 0.005
-_MOST_DESCRIPTORS, _INT_BYTES = 5, array.array("i").itemsize
+_MAX_DESCRIPTORS, _INT_BYTES = 5, array.array("i").itemsize
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -94,7 +94,7 @@ def receive(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes
     `socket.recv_fds` ignores its flags (Python 3.11 to 3.13).
     """
     data, found, _, _ = connection.recvmsg(
-        size, socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES), flags | socket.MSG_CMSG_CLOEXEC
+        size, socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT_BYTES), flags | socket.MSG_CMSG_CLOEXEC
     )
     descriptors = array.array("i")
     for _, _, content in found:

@@ -17,8 +17,8 @@ from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import LiveArrays, LiveGroup
 from memprof.sources.jax.targets.families import is_host
 
-_MOST_HOLDERS = 6  # references from an array up to a variable
-_MOST_OBJECTS = 50
+_MAX_HOLDERS = 6  # references from an array up to a variable
+_MAX_OBJECTS = 50
 _NUM_ASKED = 3
 _IN_CONTAINER = "[...]"
 _OURS = str(Path(__file__).resolve().parents[3])
@@ -82,7 +82,7 @@ def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | No
 def _has_memory(array: Any) -> bool:
     """Whether an array is in memory: it is not deleted, its computation did not fail, and on a CPU it is complete.
 
-    A CPU allocates memory when it computes, other devices when the computation is enqueued (jaxlib 0.10.2 to 0.12).
+    A CPU allocates memory when it computes, other devices when the computation is enqueued.
     """
     try:
         if not array.is_ready():
@@ -132,7 +132,7 @@ def _holder(array: Any, error: BaseException | None) -> str:
     names, own = _variables(error), {id(frame) for frame in _frames(None)}
     level: list[tuple[Any, str]] = [(array, "")]
     seen = {id(array)}
-    for _ in range(_MOST_HOLDERS):
+    for _ in range(_MAX_HOLDERS):
         for thing, path in level:
             if id(thing) in names:
                 variable, where = names[id(thing)]
@@ -145,7 +145,7 @@ def _holder(array: Any, error: BaseException | None) -> str:
                 seen.add(id(holder))
                 if (step := _step(holder, thing)) is not None:
                     above.append((holder, f"{step}{path}"))
-        level = above[:_MOST_OBJECTS]
+        level = above[:_MAX_OBJECTS]
     return ""
 
 

@@ -25,7 +25,7 @@ OF_PROJECT = "the default of this project"
 DEVICES = "devices"  # the axis of a mesh without named axes
 _SIZE = "[0-9]{1,9}"
 _MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # the model in a name: `a6000`, `h100`, `4090`
-_MOST_DEVICES = 2**16  # XLA makes a topology that lists each of them
+_MAX_DEVICES = 2**16  # XLA makes a topology that lists each of them
 
 
 class ProjectTarget(str):
@@ -195,10 +195,8 @@ def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
             what = f"the axis {name}" if name else "the mesh"
             raise MemprofError(f"{what} has the size {shown(size)}, but a number of devices was expected")
     num_devices = prod(axes.values())
-    if num_devices > _MOST_DEVICES:
-        raise MemprofError(
-            f"a mesh of {num_devices:,} devices is more than the {_MOST_DEVICES:,} that are compiled for"
-        )
+    if num_devices > _MAX_DEVICES:
+        raise MemprofError(f"a mesh of {num_devices:,} devices is more than the {_MAX_DEVICES:,} that are compiled for")
     if not _is_number(hosts) or num_devices % hosts:
         raise MemprofError(
             f"hosts is {shown(hosts)}, but {num_devices} devices must be divided evenly: give a divisor of"
@@ -243,7 +241,7 @@ def has_accelerator_device() -> bool:
     """Whether the system has a device that JAX may be able to use.
 
     JAX itself is not asked, because that would start its backends. After a failed attempt to use CUDA, JAX can no
-    longer compile for an absent GPU (jax 0.10.2 to 0.12).
+    longer compile for an absent GPU.
     """
     return any(True for family in all_families() if family.device_files for _ in Path("/dev").glob(family.device_files))
 

@@ -37,7 +37,7 @@ def _fenced(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
             for made in (makers[id(operand)] for operand in equation.invars if id(operand) in makers):
                 name = "/".join(part for part in (str(made[0].source_info.name_stack), made[0].primitive.name) if part)
                 for each in made:
-                    for frame in source_info_util.user_frames(each.source_info.traceback):  # jax 0.10.2 to 0.12
+                    for frame in source_info_util.user_frames(each.source_info.traceback):
                         yield name, f"{frame.file_name}:{frame.start_line}"
         for inner in core.jaxprs_in_params(equation.params):
             yield from _fenced(inner)

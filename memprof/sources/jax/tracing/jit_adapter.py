@@ -32,7 +32,7 @@ _DOES_NOT_DIVIDE = re.compile(
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # the attribute of a framework's jit that holds its `jax.jit`
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 _PMAP = "jax._src.pmap"
-_MOST_FRAMES = 40  # between a call of a framework's jit and the call of its inner `jax.jit`
+_MAX_FRAMES = 40  # between a call of a framework's jit and the call of its inner `jax.jit`
 
 
 def is_framework_jit(fn: Any) -> bool:
@@ -66,12 +66,12 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
 
 
 def jit_options(jitted: Any) -> Any:
-    """Return the options of a jitted function: `donate_argnums`, `static_argnums`, ... (jax 0.10.2 to 0.12)."""
+    """Return the options of a jitted function: `donate_argnums`, `static_argnums`, ...."""
     return jitted._jit_info
 
 
 def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
-    """Return the same function with the same options, but more donated arguments (jax 0.10.2 to 0.12)."""
+    """Return the same function with the same options, but more donated arguments."""
     from jax._src import pjit
 
     options = jitted._jit_info
@@ -80,14 +80,14 @@ def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
 
 
 def jitted_as(jitted: Any, fn: Callable[..., Any]) -> Any:
-    """Jit a function with all options of another one that takes the same arguments (jax 0.10.2 to 0.12)."""
+    """Jit a function with all options of another one that takes the same arguments."""
     from jax._src import pjit
 
     return pjit._cpp_pjit(fn, jitted._jit_info)
 
 
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
-    """Return the shardings that a jit received for its arguments and results (jax 0.10.2 to 0.12)."""
+    """Return the shardings that a jit received for its arguments and results."""
     inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
     options = own(inner, "_jit_info")  # `jax.pmap` has none
     return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
@@ -96,7 +96,7 @@ def jit_shardings(jitted: Any) -> tuple[Any, ...]:
 def sharding_mistake(error: ValueError) -> str | None:
     """Describe a sharding that does not fit its mesh or its array, or return None for any other error.
 
-    The function matches the text of JAX's messages (jax 0.10.2 to 0.12).
+    The function matches the text of JAX's messages.
     """
     message = str(error)
     if found := _NO_SUCH_AXIS.search(message):
@@ -110,7 +110,7 @@ def sharding_mistake(error: ValueError) -> str | None:
 
 
 def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
-    """Return the active meshes: from `jax.set_mesh`, and from `with mesh:` (jax 0.10.2 to 0.12)."""
+    """Return the active meshes: from `jax.set_mesh`, and from `with mesh:`."""
     from jax._src.mesh import thread_resources
 
     around: Mesh = thread_resources.env.physical_mesh
@@ -137,13 +137,13 @@ def returned_state(traced: Any) -> dict[int, int]:
 
 
 def options_name_devices(options: Any) -> bool:
-    """Whether the options of a jit name the device that it runs on (jax 0.10.2 to 0.12)."""
+    """Whether the options of a jit name the device that it runs on."""
     shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
     return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
 
 
 def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
-    """Return the devices in the shardings and meshes of a traced step and of its arguments (jax 0.10.2 to 0.12).
+    """Return the devices in the shardings and meshes of a traced step and of its arguments.
 
     Returns:
         The largest number of devices in one sharding or mesh (1 if there is none), and all devices. An abstract mesh
@@ -172,7 +172,7 @@ def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
 
 
 def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
-    """Return the jaxpr of a traced step in the primitives that JAX lowers to StableHLO (jax 0.10.2 to 0.12).
+    """Return the jaxpr of a traced step in the primitives that JAX lowers to StableHLO.
 
     `jax_remat3` and similar settings trace to higher-level primitives, whose jaxprs are not parameters of equations.
     """
@@ -183,7 +183,7 @@ def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
 
 
 def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
-    """Yield each equation of a jaxpr and of all jaxprs inside it once (jax 0.10.2 to 0.12)."""
+    """Yield each equation of a jaxpr and of all jaxprs inside it once."""
     pending, seen = [jaxpr], {id(jaxpr)}
     while pending:
         for equation in pending.pop().eqns:
@@ -195,7 +195,7 @@ def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def callbacks(traced: Any) -> tuple[str, ...]:
-    """Return the Python callbacks of a traced step, with the source lines that make them (jax 0.10.2 to 0.12)."""
+    """Return the Python callbacks of a traced step, with the source lines that make them."""
     from jax._src import source_info_util
 
     def place(equation: Any) -> str:
@@ -207,12 +207,12 @@ def callbacks(traced: Any) -> tuple[str, ...]:
 
 
 def has_pallas_kernels(traced: Any) -> bool:
-    """Whether a traced step calls Pallas kernels (jax 0.10.2 to 0.12)."""
+    """Whether a traced step calls Pallas kernels."""
     return any(equation.primitive.name == "pallas_call" for equation in all_equations(jaxpr_of(traced).jaxpr))
 
 
 def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
-    """Return a context that tells kernels traced inside it their target device (jax 0.10.2 to 0.12)."""
+    """Return a context that tells kernels traced inside it their target device."""
     around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
     return around
 
@@ -220,7 +220,7 @@ def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
 def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     """Return the running call of a wrapper whose inner `jax.jit` is `inner`.
 
-    The wrapper is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap` (jax 0.10.2 to 0.12).
+    The wrapper is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap`.
 
     Returns:
         The framework's jitted function or the function given to `jax.pmap`, and its arguments; None if `inner` was
@@ -228,7 +228,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
     """
     wanted = inner._fun
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         frame = frame and frame.f_back
         module = "" if frame is None else str(frame.f_globals.get("__name__"))
         package = module.partition(".")[0]
@@ -246,7 +246,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
 
 
 def function_of_pmap(fn: Any) -> Any:
-    """Return the function given to `jax.pmap`, from the function that pmap jits, or None (jax 0.10.2 to 0.12)."""
+    """Return the function given to `jax.pmap`, from the function that pmap jits, or None."""
     if own(fn, "__module__") != _PMAP:
         return None
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -268,7 +268,7 @@ def is_of_jax(fn: Any) -> bool:
 
 
 def hide_from_tracebacks(file: str) -> None:
-    """Make JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
+    """Make JAX leave the frames of a file, and of this one, out of its tracebacks."""
     from jax._src import traceback_util
 
     for each in (file, __file__):
@@ -279,7 +279,7 @@ class _Traces:
     """The hook in JAX's tracing that `watch_compiles` and `watch_calls` share.
 
     JAX traces a jit with `_infer_params` if it is called with new types, or lowered ahead of time. It looks this
-    function up by name at each call (jax 0.10.2 to 0.12).
+    function up by name at each call.
 
     Args:
         traced: see `watch_compiles`.
@@ -346,7 +346,7 @@ def watch_calls(
     """Report calls of jitted functions within a `with` block: the first call for each combination of argument types.
 
     JAX calls compiled functions without Python. The cache of this fast path is cleared, so that each function is seen
-    once (jax 0.10.2 to 0.12); nothing is retraced or recompiled.
+    once; nothing is retraced or recompiled.
 
     Args:
         called: called with a jitted function and its arguments, before the call is made.
@@ -373,7 +373,7 @@ def watch_compiles(
     """Report all compiles of this process from now on, whether or not the persistent cache contains them.
 
     JAX lowers a traced function (see `_Traces`) with `lower_sharding_computation` and compiles it with
-    `compile_or_get_cached`, and looks both up by name (jax 0.10.2 to 0.12). Calls on the fast path use neither.
+    `compile_or_get_cached`, and looks both up by name. Calls on the fast path use neither.
 
     Args:
         traced: called with a jitted function and its arguments as soon as it has been traced, from outside any other
@@ -411,7 +411,7 @@ def watch_compiles(
 
 @contextmanager
 def name_of(equation: Any) -> Iterator[None]:
-    """Give operations traced inside the name, the traceback and the settings of an equation (jax 0.10.2 to 0.12).
+    """Give operations traced inside the name, the traceback and the settings of an equation.
 
     If JAX had traced a jit before, the equations inside it may lack a traceback in the user's code. The traceback of
     the code around them is used then.
@@ -425,13 +425,13 @@ def name_of(equation: Any) -> Iterator[None]:
 
 
 def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[Any]:
-    """Bind the primitive of an equation to values and other parameters (jax 0.10.2 to 0.12)."""
+    """Bind the primitive of an equation to values and other parameters."""
     results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
     return list(results) if equation.primitive.multiple_results else [results]
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether a value is an array with known entries (jax 0.10.2 to 0.12)."""
+    """Whether a value is an array with known entries."""
     return not isinstance(value, jax.core.Tracer)
 
 
@@ -446,7 +446,7 @@ def computed_here(function: Callable[[], Any]) -> Any:
 
 
 def has_no_shardings(params: Mapping[str, Any]) -> bool:
-    """Whether a call leaves the shardings of its arguments and results unspecified (jax 0.10.2 to 0.12)."""
+    """Whether a call leaves the shardings of its arguments and results unspecified."""
     from jax._src.sharding_impls import UnspecifiedValue
 
     shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
@@ -457,7 +457,7 @@ def has_no_shardings(params: Mapping[str, Any]) -> bool:
 def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Route all reverse-mode differentiation of this thread through a replacement of `jax.vjp` within a `with` block.
 
-    `jax.grad` and all functions built on it look `vjp` up by name (jax 0.10.2 to 0.12). Functions traced inside have
+    `jax.grad` and all functions built on it look `vjp` up by name. Functions traced inside have
     separate keys in JAX's caches.
 
     Args:
@@ -491,7 +491,7 @@ def traced_anew() -> AbstractContextManager[Any]:
 
 @functools.cache
 def _trace_key() -> Any:
-    """Return a JAX setting that is part of the keys of its trace caches (jax 0.10.2 to 0.12)."""
+    """Return a JAX setting that is part of the keys of its trace caches."""
     from jax._src import config
 
     return config.string_or_object_state(
@@ -504,7 +504,7 @@ def _trace_key() -> Any:
 
 
 def calls_to(equation: Any) -> tuple[tuple[str, str, int], ...]:
-    """Return the calls in the user's code that led to an equation, outermost first (jax 0.10.2 to 0.12).
+    """Return the calls in the user's code that led to an equation, outermost first.
 
     Returns:
         The qualified name, the file and the line of each.

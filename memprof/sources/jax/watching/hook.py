@@ -49,12 +49,12 @@ from memprof.sources.jax.watching.shared_page import SharedPage
 from memprof.sources.jax.xla import xla_adapter
 from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
 
-_MOST_TEXT = 200
+_MAX_TEXT = 200
 _PLAN = "_after_optimizations"  # part of the names of the dump's files to keep
 _END_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 _MIN_GROWTHS = 3
-_MOST_HOLDERS_LOOKED_FOR = 5
+_MAX_HOLDERS_LOOKED_FOR = 5
 
 
 _Given = ParamSpec("_Given")
@@ -128,7 +128,7 @@ class Watcher:
         is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(_text(error))
         live = live_arrays()
         if is_out_of_memory:
-            largest = [group.type for group in live.groups[:_MOST_HOLDERS_LOOKED_FOR]]
+            largest = [group.type for group in live.groups[:_MAX_HOLDERS_LOOKED_FOR]]
             live = live_arrays(find_holders_of=largest, error=error)
         records.write(self._folder / records.END, Ending(error=shown, is_out_of_memory=is_out_of_memory, live=live))
 
@@ -280,7 +280,7 @@ class Watcher:
         folder.mkdir()
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         free = shutil.disk_usage(folder).free
-        if free < records.LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < records.LEAST_FREE_BYTES:
+        if free < records.MIN_FREE_BYTES or resource.RLIM_INFINITY != most < records.MIN_FREE_BYTES:
             raise OSError(
                 errno.ENOSPC, "not enough space for XLA's plan in the folder for temporary files", str(folder)
             )
@@ -321,7 +321,7 @@ def _text(error: BaseException | None) -> str:
 
 def _name(fn: Any) -> str:
     inner = jit_adapter.function_of(fn)
-    return str(own(inner, "__name__") or type(inner).__name__)[:_MOST_TEXT]
+    return str(own(inner, "__name__") or type(inner).__name__)[:_MAX_TEXT]
 
 
 def _place(fn: Any) -> str:
@@ -333,7 +333,7 @@ def _statics(step: JittedStep, options: Any) -> dict[str, str]:
     """Return the static arguments of a `jax.jit`."""
     by_number = {step.names[number]: step.args[number] for number in options.static_argnums if number < len(step.args)}
     by_name = {name: step.kwargs[name] for name in options.static_argnames if name in step.kwargs}
-    return {name: repr(value)[:_MOST_TEXT] for name, value in {**by_number, **by_name}.items()}
+    return {name: repr(value)[:_MAX_TEXT] for name, value in {**by_number, **by_name}.items()}
 
 
 def _static_leaves(step: JittedStep) -> dict[str, str]:
@@ -343,7 +343,7 @@ def _static_leaves(step: JittedStep) -> dict[str, str]:
         for name, argument in step.arguments.items()
         for keys, leaf in jax.tree_util.tree_leaves_with_path(argument)
     )
-    return {path: repr(leaf)[:_MOST_TEXT] for path, leaf in leaves if not is_array(leaf)}
+    return {path: repr(leaf)[:_MAX_TEXT] for path, leaf in leaves if not is_array(leaf)}
 
 
 def _results(traced: Any) -> tuple[str, ...]:

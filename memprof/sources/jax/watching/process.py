@@ -22,7 +22,7 @@ from memprof.analysis.records.watched import Ending
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.process_tree import die_with, kill_tree
 from memprof.sources.jax.watching import records
-from memprof.sources.jax.watching.records import LEAST_FREE_BYTES
+from memprof.sources.jax.watching.records import MIN_FREE_BYTES
 from memprof.sources.jax.watching.shared_page import has_seen_enough, make_page
 
 _STARTUP = str(Path(__file__).with_name("startup"))
@@ -126,7 +126,7 @@ def roomy_folder() -> Path | None:
     """
     for folder in (tempfile.gettempdir(), os.curdir, _SHARED_MEMORY):
         with suppress(OSError):
-            if os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free >= LEAST_FREE_BYTES:
+            if os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free >= MIN_FREE_BYTES:
                 return Path(folder)
     return None
 

@@ -26,7 +26,7 @@ from memprof.analysis.records.watched import Ending, LiveArrays, SeenCall, SeenC
 CALL, STEP = "call-{}.msgpack", "call-{}.step"
 COMPILING, COMPILE = "compile-{}", "compile.msgpack"
 LIVE, END, OPTIONS, PROCESS = "live-{}.jsonl", "end.msgpack", "options.json", "process"
-LEAST_FREE_BYTES = 64 * 2**20  # for XLA's dump; XLA prints errors to stderr if it cannot write one
+MIN_FREE_BYTES = 64 * 2**20  # for XLA's dump; XLA prints errors to stderr if it cannot write one
 _Record = TypeVar("_Record")
 
 

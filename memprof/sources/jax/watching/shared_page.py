@@ -12,7 +12,7 @@ from pathlib import Path
 
 _FILE = "page"
 _PAGE_BYTES = 8192
-_MOST_TEXT = 300
+_MAX_TEXT = 300
 _STOP, _STOP_MARK = _PAGE_BYTES - 1, b"\1"  # the last byte; the errors come first
 
 
@@ -26,7 +26,7 @@ class SharedPage:
 
     def note(self, action: str, error: BaseException) -> None:
         """Note an error of the watcher once, if the page has room."""
-        line = f"{action}: {_text(error)}"[:_MOST_TEXT].replace("\n", " ").replace("\0", " ") + "\n"
+        line = f"{action}: {_text(error)}"[:_MAX_TEXT].replace("\n", " ").replace("\0", " ") + "\n"
         data = line.encode(errors="replace")
         if self._page is None or self._page.find(data) >= 0:
             return

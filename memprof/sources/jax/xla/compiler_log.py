@@ -22,7 +22,7 @@ from memprof.untrusted import clean
 LOG_FILE = "stderr.txt"
 # `W1122 14:43:31.736932   24803 spmd_partitioner.cc:656] [SPMD] Involuntary full rematerialization. ...`
 _MESSAGE = re.compile(r"^\S.*\.cc:\d+\] \[spmd\] (.+)$", re.IGNORECASE)
-_MOST_MESSAGES, _MOST_CHARACTERS, _MOST_BYTES = 100, 1 << 13, 16 << 20
+_MAX_MESSAGES, _MAX_CHARACTERS, _MAX_BYTES = 100, 1 << 13, 16 << 20
 
 
 @contextmanager
@@ -73,13 +73,13 @@ def muted_stderr() -> Iterator[None]:
 def partitioner_messages(folder: Path) -> tuple[str, ...]:
     """Return the distinct messages of XLA's partitioner in a folder's file; empty if the file is missing."""
     found = (match.group(1) for line in _lines(folder) if (match := _MESSAGE.match(line)))
-    return tuple(dict.fromkeys(clean(text)[:_MOST_CHARACTERS] for text in found))[:_MOST_MESSAGES]
+    return tuple(dict.fromkeys(clean(text)[:_MAX_CHARACTERS] for text in found))[:_MAX_MESSAGES]
 
 
 def _lines(folder: Path) -> list[str]:
     try:
         with (folder / LOG_FILE).open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", errors="replace").splitlines()
+            return file.read(_MAX_BYTES).decode("utf-8", errors="replace").splitlines()
     except OSError:
         return []
 

@@ -2,7 +2,7 @@
 
     python -m memprof.sources.jax.xla.hlo_parser < PROGRAM.txt > MODULE.pb
 
-The parser checks some of its input with C++ assertions, which abort the process (jaxlib 0.10.2 to 0.12).
+The parser checks some of its input with C++ assertions, which abort the process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 from memprof.errors import MemprofError
 
-_MOST_TEXT = 200
+_MAX_TEXT = 200
 
 
 def hlo_module_of_text(text: str) -> bytes:
@@ -26,7 +26,7 @@ def hlo_module_of_text(text: str) -> bytes:
     ended = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True)
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").partition("*** Check failure")[0]
-        reason = " ".join(said.rpartition("Check failed: ")[2].split())[:_MOST_TEXT]
+        reason = " ".join(said.rpartition("Check failed: ")[2].split())[:_MAX_TEXT]
         raise MemprofError(
             f"jaxlib {importlib.metadata.version('jaxlib')} cannot parse the text of its program ({reason})"
         )

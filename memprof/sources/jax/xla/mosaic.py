@@ -2,7 +2,7 @@
 
     python -m memprof.sources.jax.xla.mosaic < BODIES.json > READ.json
 
-A body is MLIR bytecode. jaxlib contains the dialect and upgrades earlier versions of it (jaxlib 0.10.2 to 0.12). The
+A body is MLIR bytecode. jaxlib contains the dialect and upgrades earlier versions of it. The
 reader does not import JAX itself.
 """
 

@@ -44,8 +44,8 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 # The compile seconds, the limit per kernel, and the lengths of the two protos, the memory report and the compiler's
 # refusal. These four parts and the partitioner's messages follow.
 _HEAD = struct.Struct("<dQQQQQ")
-_MOST_BYTES = 256 << 20  # of a decompressed plan; as in a capture
-_MOST_OF_NOTE = 1 << 20
+_MAX_BYTES = 256 << 20  # of a decompressed plan; as in a capture
+_MAX_OF_NOTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class PlanCache:
         path = self._path(key)
         try:
             with open_regular(path) as file:
-                content = file.read(_MOST_BYTES)
+                content = file.read(_MAX_BYTES)
         except (OSError, MemprofError):
             return None
         with suppress(OSError):  # the disk is read-only, or another command removed the file
@@ -126,7 +126,7 @@ class PlanCache:
             return None
         try:
             with open_regular(self.folder / f"{key}{_NOTE_SUFFIX}") as file:
-                return file.read(_MOST_OF_NOTE)
+                return file.read(_MAX_OF_NOTE)
         except (OSError, MemprofError):
             return None
 
@@ -262,7 +262,7 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
         return None
     unpacking = zlib.decompressobj()
     try:
-        data = unpacking.decompress(body, _MOST_BYTES)
+        data = unpacking.decompress(body, _MAX_BYTES)
         seconds, kernel_limit_bytes, *lengths = _HEAD.unpack_from(data)
     except (zlib.error, struct.error):
         return None

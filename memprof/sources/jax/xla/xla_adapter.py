@@ -40,7 +40,7 @@ _CUDNN_OF_TARGET = re.compile(
 
 
 def gpu_devices(target: Target) -> list[jax.Device]:
-    """Return absent GPUs, as many as the target's topology has (jax 0.10.2 to 0.12).
+    """Return absent GPUs, as many as the target's topology has.
 
     The topology cannot be selected by name: JAX needs both the text proto and the topology string.
     """
@@ -62,7 +62,7 @@ def gpu_devices(target: Target) -> list[jax.Device]:
 
 
 def tpu_devices(topology_name: str, options: Mapping[str, Any]) -> list[jax.Device]:
-    """Return all devices of one or more absent TPU slices (jax 0.10.2 to 0.12).
+    """Return all devices of one or more absent TPU slices.
 
     When libtpu loads, it prints warnings about the absent device. It also requests cloud metadata over the network
     unless an environment variable turns this off. It reads these variables once.
@@ -96,7 +96,7 @@ def cuda_plugin_version() -> str | None:
 
 
 def cuda_folder() -> Path | None:
-    """Return the folder in which JAX lets XLA search for ptxas and libdevice (jax 0.10.2 to 0.12)."""
+    """Return the folder in which JAX lets XLA search for ptxas and libdevice."""
     from jax._src.lib import cuda_path
 
     return None if cuda_path is None else Path(cuda_path)
@@ -104,7 +104,7 @@ def cuda_folder() -> Path | None:
 
 @contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """Turn the persistent compilation cache off temporarily, because a hit writes no dump (jax 0.10.2 to 0.12).
+    """Turn the persistent compilation cache off temporarily, because a hit writes no dump.
 
     Only one thread may do so at a time, because the setting is process-wide.
     """
@@ -141,7 +141,7 @@ def dump_options(folder: Path) -> dict[str, str | bool | int]:
     """Return the compile options for one proto dump of the program, regardless of the dump flags in XLA_FLAGS.
 
     A compile option overrides the same option in XLA_FLAGS. So the result sets each option that could suppress the
-    proto, change its format or add many other files (jaxlib 0.10.2 to 0.12).
+    proto, change its format or add many other files.
     """
     return {
         "xla_dump_to": str(folder),
@@ -156,7 +156,7 @@ def dump_options(folder: Path) -> dict[str, str | bool | int]:
     }
 
 
-# Default values of the JAX settings that affect the generated programs (jax 0.10.2 to 0.12).
+# Default values of the JAX settings that affect the generated programs.
 _PROGRAM_SETTINGS = {
     "jax_debug_infs": False,
     "jax_debug_nans": False,
@@ -187,7 +187,7 @@ def changed_settings() -> dict[str, str]:
 
 
 def debug_options() -> str | None:
-    """Return the `DebugOptions` that XLA has read in this process, as a text proto (jax 0.10.2 to 0.12).
+    """Return the `DebugOptions` that XLA has read in this process, as a text proto.
 
     None before a backend has started: XLA may not have read `XLA_FLAGS` yet, and the query would force it to.
     """
@@ -202,7 +202,7 @@ def debug_options() -> str | None:
 
 @contextmanager
 def full_tracebacks() -> Iterator[None]:
-    """Make JAX write the names and call stacks of operations into the program (jax 0.10.2 to 0.12).
+    """Make JAX write the names and call stacks of operations into the program.
 
     memprof derives phases and modules from them, and a user may have turned them off. They do not affect the compile.
     """
@@ -219,7 +219,7 @@ def full_tracebacks() -> Iterator[None]:
 
 
 def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> bool:
-    """Whether a step is lowered for a sharding's devices, not for a device that it names (jax 0.10.2 to 0.12)."""
+    """Whether a step is lowered for a sharding's devices, not for a device that it names."""
     return bool(lowered._lowering.compile_args["backend"] is _client(sharding))
 
 
@@ -228,33 +228,32 @@ def _client(sharding: jax.sharding.Sharding) -> Any:
 
 
 def num_devices(lowered: jax.stages.Lowered) -> int:
-    """Return the number of devices of a lowered step (jax 0.10.2 to 0.12)."""
+    """Return the number of devices of a lowered step."""
     return int(lowered._lowering.compile_args["num_devices"])
 
 
 def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     """Return the flat indices of the argument leaves that became parameters of the program, in order.
 
-    `jax.jit` drops unused arguments, which shifts the parameter numbers. Only a private record lists the kept ones (jax
-    0.10.2 to 0.12).
+    `jax.jit` drops unused arguments, which shifts the parameter numbers. Only a private record lists the kept ones.
     """
     kept = lowered._lowering.compile_args.get("kept_var_idx")
     return list(range(num_leaves)) if kept is None else sorted(kept)
 
 
 def num_tokens(lowered: jax.stages.Lowered) -> int:
-    """Return the number of tokens that order a program's effects, its first parameters (jax 0.10.2 to 0.12)."""
+    """Return the number of tokens that order a program's effects, its first parameters."""
     return len(lowered._lowering.compile_args["ordered_effects"])
 
 
 def has_callbacks(lowered: jax.stages.Lowered) -> bool:
-    """Whether a lowered program calls back into Python (jax 0.10.2 to 0.12)."""
+    """Whether a lowered program calls back into Python."""
     return bool(lowered._lowering.compile_args["host_callbacks"])
 
 
 @contextmanager
 def callbacks_of_absent_devices() -> Iterator[None]:
-    """Lower Python callbacks for an absent device (jax 0.10.2 to 0.12).
+    """Lower Python callbacks for an absent device.
 
     JAX requests the device's backend, but does not use it for a GPU. Without it, the program calls the same XLA
     function with the same operands and results, so its plan is the same. The program is compiled, but never run.
@@ -281,7 +280,7 @@ def callbacks_of_absent_devices() -> Iterator[None]:
 
 
 def argument_shardings(lowered: jax.stages.Lowered) -> list[Any]:
-    """Return the sharding of each parameter of a lowered program, in order (jax 0.10.2 to 0.12).
+    """Return the sharding of each parameter of a lowered program, in order.
 
     If the step leaves the choice to XLA, the entry is not a `jax.sharding.Sharding`.
     """
@@ -289,7 +288,7 @@ def argument_shardings(lowered: jax.stages.Lowered) -> list[Any]:
 
 
 def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
-    """Lower a step that names devices for a platform other than theirs (jax 0.10.2 to 0.12).
+    """Lower a step that names devices for a platform other than theirs.
 
     Args:
         platform: `cuda`, `tpu` or `cpu`.
@@ -299,7 +298,7 @@ def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
 
 
 def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> PortableProgram:
-    """Convert a lowered step into a program that another process can compile (jax 0.10.2 to 0.12).
+    """Convert a lowered step into a program that another process can compile.
 
     Args:
         sharding: a sharding on the devices of the compile, whatever device the step itself names.
@@ -317,7 +316,7 @@ def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Shardin
 
 
 def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:
-    """Compile a program for the devices of a sharding (jax 0.10.2 to 0.12).
+    """Compile a program for the devices of a sharding.
 
     The result reports its memory, and cannot be called.
 
@@ -368,8 +367,8 @@ def memory_totals(compiled: Any) -> dict[str, int]:
 def optimal_seconds(compiled: Any) -> float | None:
     """Return the compiler's estimate of a step's time from `cost_analysis()`, or None if it has no estimate.
 
-    Only an executable has the estimate: the analysis of a lowered program is not implemented for absent TPUs (jax
-    0.10.2 to 0.12), and a plan does not contain it.
+    Only an executable has the estimate: the analysis of a lowered program is not implemented for absent TPUs,
+    and a plan does not contain it.
 
     Args:
         compiled: the result of JAX's compile or of `compile_portable`.
@@ -398,7 +397,7 @@ def _bits(dtype: np.dtype[Any]) -> int:
 
 
 def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]) -> None:
-    """Put arguments of a lowered program into memories other than the device's own (jax 0.10.2 to 0.12).
+    """Put arguments of a lowered program into memories other than the device's own.
 
     A sharding on an absent device loses its memory kind, because such a device lists no memories. For an existing
     device, JAX writes the same attribute of the argument into the program.
@@ -424,7 +423,7 @@ def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]
 
 
 def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
-    """Return XLA's message if one of the options caused the error, else None (jaxlib 0.10.2 to 0.12).
+    """Return XLA's message if one of the options caused the error, else None.
 
     The message is `No such compile option: 'NAME'`, or `While setting option NAME, 'VALUE' is not a valid bool value.`
     """
@@ -434,17 +433,17 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
 
 
 def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
-    """Return the XLA options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    """Return the XLA options that a step was jitted with."""
     return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether the runtime's error says that memory ran out (jaxlib 0.10.2 to 0.12)."""
+    """Whether the runtime's error says that memory ran out."""
     return message.startswith("RESOURCE_EXHAUSTED")
 
 
 def bytes_asked_for(message: str) -> int | None:
-    """Return the size of the failed allocation, or None if the message lacks it (jaxlib 0.10.2 to 0.12).
+    """Return the size of the failed allocation, or None if the message lacks it.
 
     The CPU reports `Out of memory allocating 512 bytes`, a GPU `Out of memory while trying to allocate 512 bytes` or,
     in newer versions, `... allocate 1.50GiB`.
@@ -458,7 +457,7 @@ def bytes_asked_for(message: str) -> int | None:
 
 
 def cudnn_version() -> int | None:
-    """Return the cuDNN version that JAX traces attention for, as `90100`, or None (jax 0.10.2 to 0.12)."""
+    """Return the cuDNN version that JAX traces attention for, as `90100`, or None."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     try:
@@ -469,7 +468,7 @@ def cudnn_version() -> int | None:
 
 @contextmanager
 def cudnn_of_absent_device(target: Target | None) -> Iterator[None]:
-    """Trace cuDNN's attention for the target's cuDNN version, which XLA also receives (jax 0.10.2 to 0.12).
+    """Trace cuDNN's attention for the target's cuDNN version, which XLA also receives.
 
     JAX reads only the version from this machine's library; without a device, XLA does not use the library either.
     """
@@ -498,7 +497,7 @@ class _CudnnVersion:
 
 
 def _register_cuda_plugin() -> None:
-    """Register JAX's CUDA compiler in a process in which JAX did not (jax 0.10.2 to 0.12).
+    """Register JAX's CUDA compiler in a process in which JAX did not.
 
     If CUDA's libraries are missing when JAX starts its backends, the plugin fails to register. Its compiler is then
     missing too, although it does not need these libraries. If no CUDA platform is requested, JAX does not search for

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memprof.workloads.train_config import TrainConfig, require, require_positive
+from memprof.workloads.train_config import BlockSizes, TrainConfig, require, require_positive
 
 Phase = Literal["prefill", "decode", "chunked-prefill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderConfig:
+class DecoderConfig(BlockSizes):
     """Sizes and choices of a decoder.
 
     Attributes:
@@ -70,39 +70,12 @@ class DecoderConfig:
         for name in ("prompt_len", "num_kv_heads", "head_size", "mlp_size", "num_pages"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
-        require(
-            self.head_size is not None or self.hidden_size % self.num_heads == 0,
-            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
-            " head_size is set.",
-        )
-        require(
-            self.num_heads % self.kv_heads == 0,
-            f"num_heads is {self.num_heads}, but it must be a multiple of num_kv_heads = {self.kv_heads}.",
-        )
-        require(
-            self.positions != "rotary" or self.head_width % 2 == 0,
-            f"the heads are {self.head_width} wide, but rotary positions need an even width: set head_size.",
-        )
+        self.check_heads()
         require(
             self.prompt <= self.context_len,
             f"prompt_len is {self.prompt}, but the cache has room for context_len = {self.context_len} tokens: set"
             " both.",
         )
-
-    @property
-    def kv_heads(self) -> int:
-        """Number of key/value heads."""
-        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @property
-    def head_width(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
-
-    @property
-    def mlp_width(self) -> int:
-        """Width of the MLP blocks."""
-        return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
 
     @property
     def prompt(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memprof.workloads.train_config import require, require_positive, require_rates
+from memprof.workloads.train_config import BlockSizes, require, require_positive, require_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(BlockSizes):
     """Sizes and choices of a Transformer.
 
     Attributes:
@@ -96,38 +96,11 @@ class TransformerConfig:
             self.positions == "rotary" or self.seq_len <= self.max_seq_len,
             f"seq_len is {self.seq_len}, but the position table has max_seq_len = {self.max_seq_len} rows: set both.",
         )
-        require(
-            self.head_size is not None or self.hidden_size % self.num_heads == 0,
-            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
-            " head_size is set.",
-        )
-        require(
-            self.num_heads % self.kv_heads == 0,
-            f"num_heads is {self.num_heads}, but it must be a multiple of num_kv_heads = {self.kv_heads}.",
-        )
-        require(
-            self.positions != "rotary" or self.head_width % 2 == 0,
-            f"the heads are {self.head_width} wide, but rotary positions need an even width: set head_size.",
-        )
+        self.check_heads()
         require(
             not (self.tied_embeddings and self.task == "classification"),
             "tied_embeddings is true, but a classifier has no output layer over the vocabulary: set it to false.",
         )
-
-    @property
-    def mlp_width(self) -> int:
-        """Width of the MLP blocks."""
-        return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
-
-    @property
-    def kv_heads(self) -> int:
-        """Number of key/value heads."""
-        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @property
-    def head_width(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
 
     @property
     def tensor_sizes(self) -> dict[str, int]:

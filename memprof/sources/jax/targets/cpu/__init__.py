@@ -1,4 +1,4 @@
-"""The host's CPU. XLA's reported peak does not include temporaries there (jaxlib 0.10.2 to 0.12)."""
+"""The host's CPU. XLA's reported peak does not include temporaries there."""
 
 from memprof.analysis.records.device_family import COLLECTIVES_OF_GPU, SPACES_OF_GPU, DeviceFamily
 

@@ -11,7 +11,7 @@ from memprof.sources.jax.targets.nvidia.catalogue import gpu_of_kind, gpus
 from memprof.sources.jax.targets.nvidia.config_file import read_file
 from memprof.sources.jax.targets.nvidia.driver import open_drivers
 
-# Percent of the memory that is left beside arguments and results (jaxlib 0.10.2 to 0.12); the default is 95.
+# Percent of the memory that is left beside arguments and results; the default is 95.
 UNLIMITED = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
 
 

@@ -32,7 +32,7 @@ def find_libdevice() -> Path | None:
 def missing_for_deviceless() -> tuple[str, ...]:
     """Return the missing tools for a compile for an absent NVIDIA GPU; empty if all are found.
 
-    Without ptxas such a compile fails with an error; without libdevice it crashes the process (jax 0.10.2 to 0.12).
+    Without ptxas such a compile fails with an error; without libdevice it crashes the process.
     """
     return tuple(what for what, where in found_tools().items() if where is None)
 

@@ -27,7 +27,7 @@ def libtpu_version() -> str | None:
 
 
 def _library() -> Path | None:
-    """Return the library that JAX loads (jax 0.10.2 to 0.12). JAX sets the variable itself when it loads one."""
+    """Return the library that JAX loads. JAX sets the variable itself when it loads one."""
     named = os.environ.get("TPU_LIBRARY_PATH")
     return Path(named) if named else _installed_library()
 
