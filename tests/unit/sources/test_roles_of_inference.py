@@ -287,6 +287,35 @@ def integers_with_scales() -> Case:
 
 
 @case
+def integers_whose_scales_multiply_scores_and_probabilities() -> Case:
+    """No dequantised key or value exists: the scale of a token is a factor of its score, and of its probability."""
+
+    def stored(cache: Any, new: Any, position: Any) -> Any:
+        scale = jnp.max(jnp.abs(new), -1) / 127
+        return {
+            "int8": cache["int8"].at[ROWS, position].set(jnp.round(new / scale[..., None]).astype(jnp.int8)),
+            "scale": cache["scale"].at[ROWS, position].set(scale),
+        }
+
+    def step(weights: Any, caches: Any, tokens: Any, position: Any) -> Any:
+        hidden, written = weights["embed"][tokens], []
+        for layer, cache in zip(weights["layers"], caches, strict=True):
+            query, key, value = qkv(layer, hidden, position)
+            keys, values = stored(cache["k"], key, position), stored(cache["v"], value, position)
+            scores = jnp.einsum("bhd,bthd->bht", query, keys["int8"].astype(query.dtype))
+            scores *= keys["scale"].swapaxes(1, 2)
+            scores = jnp.where((jnp.arange(LENGTH) <= position[:, None])[:, None], scores, -1e9)
+            shares = jax.nn.softmax(scores) * values["scale"].swapaxes(1, 2)
+            attended = jnp.einsum("bht,bthd->bhd", shares, values["int8"].astype(query.dtype))
+            hidden = add(layer, hidden, attended.reshape(BATCH, WIDTH))
+            written.append({"k": keys, "v": values})
+        return next_tokens(weights, hidden), written
+
+    cache = {"int8": array(*CACHE.shape, dtype=jnp.int8), "scale": array(BATCH, LENGTH, HEADS)}
+    return step, in_list(cache), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
 def pages_of_a_pool() -> Case:
     def step(model: Any, pool: Any, table: Any, lengths: Any, tokens: Any) -> Any:
         hidden = model["embed"][tokens]

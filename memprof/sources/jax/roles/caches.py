@@ -37,6 +37,7 @@ class Held(NamedTuple):
         counts: it is computed from an iota, as position masks are.
         is_mask: it is a position mask, as booleans or as numbers.
         is_masked: it has been multiplied by a position mask.
+        is_quantised: its elements were stored in 8 bits or fewer, and it has not been multiplied by a scale.
         sliced: the shape of the array that it is a slice of.
         line, window, copies: see `cache_needs.py`.
     """
@@ -48,6 +49,7 @@ class Held(NamedTuple):
     counts: bool = False
     is_mask: bool = False
     is_masked: bool = False
+    is_quantised: bool = False
     sliced: tuple[int, ...] = ()
     line: Line = NO_LINE
     window: Window | None = None
@@ -62,6 +64,7 @@ class Held(NamedTuple):
             self.counts or other.counts,
             self.is_mask and other.is_mask,
             self.is_masked or other.is_masked,
+            self.is_quantised and other.is_quantised,
             line=self.line if self.line == other.line else NO_LINE,
             window=self.window if self.window == other.window else None,
             copies=self.copies if self.copies == other.copies else 1,
@@ -195,6 +198,7 @@ class Caches:
             holds=self._holds(equation, operands),
             is_mask=self._is_mask(name, operands),
             is_masked=_is_masked(name, operands),
+            is_quantised=_is_quantised(equation, operands),
             sliced=equation.invars[0].aval.shape if name in _SLICES else (),
             line=line_of(equation, [each.line for each in operands]),
             window=self._window(equation, operands, everything),
@@ -237,9 +241,10 @@ class Caches:
         self._operands[product] = _Product(before.left | left, before.right | right, is_along)
         made_of = left.made_of | right.made_of
         for one, other in ((left, right), (right, left)):
-            # Attention weights hold no elements themselves, unlike a state that decays exponentially.
-            if one.weighted and not one.holds:
-                self._attentions.add((one.weighted, other.holds, is_along))
+            # Attention weights hold no elements themselves, unlike a state that decays exponentially. They may hold the
+            # scales of quantised values.
+            if one.weighted and (not one.holds or other.is_quantised):
+                self._attentions.add((one.weighted, other.holds | one.holds, is_along))
                 made_of = 0
             if one.is_mask:  # a product with a one-hot mask moves the other operand
                 return Held(holds=other.holds | product, made_of=made_of, scored=product, is_masked=True)
@@ -298,6 +303,15 @@ class Caches:
 
 def _is_counter(held: Held) -> bool:
     return held.counts and not held.holds
+
+
+def _is_quantised(equation: Any, operands: Sequence[Held]) -> bool:
+    """Whether a result is a cast of integers or floats of at most 8 bits, moved or not."""
+    name = equation.primitive.name
+    if name == "convert_element_type" and operands[0].holds:
+        before, after = (atom.aval.dtype for atom in (equation.invars[0], equation.outvars[0]))
+        return operands[0].is_quantised or (before.itemsize == 1 < after.itemsize and before != bool)
+    return name in _MOVES | _HOLD_FIRST and operands[0].is_quantised
 
 
 def _is_masked(name: str, operands: Sequence[Held]) -> bool:
