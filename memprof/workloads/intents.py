@@ -49,6 +49,7 @@ class Aim(Enum):
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
     CAST_CACHE = auto()  # hold keys and values in 16 bits
     CAST_WEIGHTS = auto()  # hold weights in 16 bits
+    CAST_WEIGHTS_AND_CACHE = auto()  # hold weights, keys and values in 16 bits
     CAST_PASSES = auto()  # compute in 16 bits
     CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before
     CHUNK_ARRAY = auto()  # compute one array in pieces

@@ -9,7 +9,7 @@ from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
-from memprof.studies.advice.weights import is_weight, slices_of_stacks, without_leading_ones
+from memprof.studies.advice.weights import is_weight, kind_of, of_wide_cache, slices_of_stacks, without_leading_ones
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
@@ -78,11 +78,6 @@ def _cache_kinds(report: Report, *, looped: bool) -> set[tuple[str, tuple[int, .
     }
 
 
-def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
-    """Type and lengths of an array, whatever the order of its axes."""
-    return buffer.dtype, tuple(sorted(buffer.shape))
-
-
 def _without_one(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
     place = lengths.index(length)
     return lengths[:place] + lengths[place + 1 :]
@@ -90,17 +85,14 @@ def _without_one(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 def wide_cache(report: Report) -> Iterator[Proposal]:
     """A cache in float32 of a step whose weights have 16 bits or fewer."""
-    caches = {buffer.dtype for buffer in report.buffers if buffer.category is Category.KV_CACHE}
     weights = {buffer.dtype for buffer in report.buffers if is_weight(buffer)}
-    if not weights or "f32" in weights or caches != {"f32"}:  # with others, it may hold the scales of a quantised cache
+    if not weights or "f32" in weights:
         return
+    is_of_cache = of_wide_cache(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        is_cache = buffer.category is Category.KV_CACHE
-        is_copy = buffer.category in MADE_IN_PASSES | {Category.OUTPUTS} and kind_of(buffer) in kinds
-        return Instead(size_bytes=buffer.size_bytes // 2) if is_cache or is_copy else None
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_of_cache(buffer) else None
 
-    kinds = {kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE}
     held = changed_at_peak(report, without)
     if not held:
         return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
-from memprof.studies.advice.step_kind import is_inference
+from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
@@ -24,23 +24,45 @@ def is_weight(buffer: LiveBuffer) -> bool:
     return buffer.category is Category.PARAMS and len(buffer.shape) > 1
 
 
+def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
+    """Type and lengths of an array, whatever the order of its axes."""
+    return buffer.dtype, tuple(sorted(buffer.shape))
+
+
+def of_wide_cache(report: Report) -> Callable[[LiveBuffer], bool]:
+    """Return a test whether a buffer is a float32 cache or a copy of one: none is, if the cache is quantised."""
+    caches = [buffer for buffer in report.buffers if buffer.category is Category.KV_CACHE]
+    if {buffer.dtype for buffer in caches} != {"f32"}:  # float32 arrays beside others may be scales
+        return lambda buffer: False
+    kinds = set(map(kind_of, caches))
+    copies = MADE_IN_PASSES | {Category.OUTPUTS}
+    return lambda buffer: (
+        buffer.category is Category.KV_CACHE or (buffer.category in copies and kind_of(buffer) in kinds)
+    )
+
+
 def wide_weights(report: Report) -> Iterator[Proposal]:
-    """Weights in float32 that no update needs."""
+    """Weights in float32 that no update needs, with the cache if it is in float32, too.
+
+    Keys made by weights in bfloat16 cannot be written into a cache in float32.
+    """
     if not is_inference(report):
         return
+    is_of_cache = of_wide_cache(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        is_wide = is_weight(buffer) and buffer.dtype == "f32"
+        is_wide = (is_weight(buffer) and buffer.dtype == "f32") or is_of_cache(buffer)
         return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
     weights = changed_at_peak(report, without)
-    if not weights:
+    if not any(map(is_weight, weights)):
         return
+    has_cache = any(map(is_of_cache, weights))
     yield Proposal(
-        intent=Intent(aim=Aim.CAST_WEIGHTS),
-        what="Store the weights in bfloat16: the step trains nothing",
-        evidence=f"{amount(weights, 'arrays')} are weights in float32",
-        cost="weights of 8 bits of precision, as most models are published",
+        intent=Intent(aim=Aim.CAST_WEIGHTS_AND_CACHE if has_cache else Aim.CAST_WEIGHTS),
+        what=f"Store the weights{' and the cache' if has_cache else ''} in bfloat16: the step trains nothing",
+        evidence=f"{amount(weights, 'arrays')} are weights{', keys or values' if has_cache else ''} in float32",
+        cost=f"weights{', keys and values' if has_cache else ''} of 8 bits of precision, as most models are published",
         without=without,
     )
 

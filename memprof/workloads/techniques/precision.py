@@ -197,6 +197,12 @@ MEANS = {
         code=_CAST_WEIGHTS,
         technique=BF16_PARAMS.name,
     ),
+    Aim.CAST_WEIGHTS_AND_CACHE: Means(
+        words="Cast the parameters to bfloat16 once, before the first call, and make the cache in bfloat16, too: a step"
+        " cannot write keys of one dtype into a cache of another. Also cast the step's own float32 arrays, such as"
+        " masks, tables and scales: they would make keys and values float32 again.",
+        technique=BF16_PARAMS.name,
+    ),
     Aim.CONVERT_WEIGHTS_ONCE: Means(
         words="Convert the weights once, before the first call, as the step does now, and pass the results to the step."
     ),

@@ -19,6 +19,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule, ScopedOperations
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import RULES, advise, upper_bounds
 from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
@@ -668,6 +669,20 @@ def test_there_is_a_case_for_each_rule() -> None:
 @pytest.mark.parametrize("rule", CASES)
 def test_it_speaks_where_it_must(rule: str) -> None:
     assert rule in _rules(CASES[rule][0]())
+
+
+def test_a_float32_cache_is_cast_with_the_weights_that_make_its_keys() -> None:
+    """A step cannot write bfloat16 keys into a float32 cache, so no line of code casts the weights alone."""
+
+    def advice(cache_dtype: str) -> Advice:
+        report = _cached(replace(_CACHE, dtype=cache_dtype))
+        return next(each for each in upper_bounds(report) if each.rule == "wide_weights")
+
+    alone, together = advice("bf16"), advice("f32")
+    assert (alone.proposal.intent.aim, together.proposal.intent.aim) == (Aim.CAST_WEIGHTS, Aim.CAST_WEIGHTS_AND_CACHE)
+    assert together.saving_bytes - alone.saving_bytes == _CACHE.size_bytes // 2
+    assert means_to(alone.proposal.intent).code
+    assert not means_to(together.proposal.intent).code
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, (_, silent) in CASES.items() for case in silent])

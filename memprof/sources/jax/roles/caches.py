@@ -310,7 +310,7 @@ def _is_quantised(equation: Any, operands: Sequence[Held]) -> bool:
     name = equation.primitive.name
     if name == "convert_element_type" and operands[0].holds:
         before, after = (atom.aval.dtype for atom in (equation.invars[0], equation.outvars[0]))
-        return operands[0].is_quantised or (before.itemsize == 1 < after.itemsize and before != bool)
+        return operands[0].is_quantised or (before.itemsize == 1 < after.itemsize and before.kind != "b")
     return name in _MOVES | _HOLD_FIRST and operands[0].is_quantised
 
 
