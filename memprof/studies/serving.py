@@ -19,8 +19,8 @@ from memprof.analysis.records.capture import ArgumentLeaf, Target
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
-from memprof.studies.advice.weights import kind_of
 from memprof.studies.advice.step_kind import MADE_IN_PASSES
+from memprof.studies.advice.weights import kind_of
 
 _STATE = tuple(role for role in Role if role not in (Role.PARAMS, Role.BATCH, Role.KV_CACHE))
 _SHARED = (Role.KV_CACHE, Role.PARAMS, *_STATE)
