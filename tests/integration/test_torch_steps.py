@@ -277,7 +277,7 @@ def test_the_largest_value_is_traced_and_so_is_the_next(
     ("arguments", "sentence"),
     [
         (["mlp", "-t", "auto"], "but auto chooses among techniques that XLA compiles"),
-        (["mlp", "--mesh", "8"], "a step of PyTorch is divided over one axis"),
+        (["mlp", "--mesh", "8"], "a PyTorch step is divided over one axis"),
         (["train.py", "--mesh", "dp=8"], "--mesh is for a function that returns a memprof.TorchStepSpec"),
         (["train.py", "--framework", "jax"], "train.py is written with PyTorch: leave out --framework jax"),
         (["train.py"], "train ended without calling an optimizer's step()"),

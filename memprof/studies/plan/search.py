@@ -104,7 +104,7 @@ class _Candidate:
         return Checkpoints(kept=self.choice.kept)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """The step with the changes so far, before checkpoints.
 

@@ -49,7 +49,7 @@ def test_a_vector_with_a_number_for_each_class_is_not_of_the_logits() -> None:
     """A bias of 64 classes is as long as the logits are wide."""
     bias = replace(_array((64,)), start=_LOGITS.start)
     (proposal,) = chunked_loss(report([_LOGITS, _COTANGENT, _HIDDEN, bias]))
-    assert proposal.evidence.startswith("2 arrays, 8,192 bytes at the peak, have 64 columns")
+    assert proposal.evidence.startswith("2 arrays (8,192 bytes) at the peak have 64 columns")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class TestLayeredStates:
         assert (change.rule, change.intent.aim, change.rewrite) == ("copied_cache", Aim.SPLIT_CACHE, Unrolled())
         assert change.code == (
             "import memprof\n\ndecode = memprof.apply(memprof.Unrolled())(decode)\n\n"
-            "# once, before the first call; the step returns it so, too\ncache = memprof.in_layers(cache, 4)\n"
+            "# once, before the first call; the step returns it in the same form\ncache = memprof.in_layers(cache, 4)\n"
         )
         # The cache and the 4 bytes of its length.
         assert change.evidence == f"a loop over 4 layers reads and writes {_CACHE_BYTES + 4:,} bytes of cache"
@@ -185,7 +185,7 @@ class TestDividedArguments:
             PartitionSpec(),
             PartitionSpec(),
         ]
-        assert '"""`leaf` divided over data, along its first axis that is whole and can be cut."""' in change.code
+        assert '"""`leaf` divided over data, along its first undivided axis with a suitable length."""' in change.code
         assert 'if spec[number] is None and length % 4 == 0:\n            spec[number] = "data"' in change.code
         assert "\nparams = jax.tree.map(divided, params)  # before" in change.code
 
@@ -268,7 +268,7 @@ class TestAttentionKernels:
             "attending = memprof.apply(memprof.FusedAttention())(attending)"
         )
         assert change.evidence == (
-            f"attentions found by data flow: 2; the probabilities of the largest hold {_PROBABILITY_BYTES:,} bytes"
+            f"attentions found by data flow: 2; the probabilities of the largest take {_PROBABILITY_BYTES:,} bytes"
         )
         assert change.on_cpu is not None
         assert len(traced_jaxpr(change.on_cpu, CPU).out_avals) == 2  # cuDNN's kernel cannot be traced for it

@@ -164,12 +164,12 @@ def test_a_model_file_is_built_for_the_maxima_that_are_set(builder: _Builder, mo
 @pytest.mark.parametrize(
     ("overrides", "techniques", "sentence"),
     [
-        ((), "bf16", "in which techniques can only quantise products: leave -t out, or give -t int8-qdq"),
-        ((), "dynamic-batch", "no further dimension can vary: leave out dynamic-batch and dynamic-length"),
-        (("batch=0",), "", "--set batch=0 is no size: give the maximum of the dimension, a whole number"),
-        (("batch=-1",), "", "--set batch=-1 is no size"),
-        (("batch=1.5",), "", "--set batch=1.5 is no size"),
-        (("batch=\u0663",), "", "is no size"),
+        ((), "bf16", "so techniques can only quantise its products: leave out -t, or give -t int8-qdq"),
+        ((), "dynamic-batch", "no other dimension can be made dynamic: leave out dynamic-batch and dynamic-length"),
+        (("batch=0",), "", "--set batch=0 is not a size: give the maximum of the dimension, a whole number"),
+        (("batch=-1",), "", "--set batch=-1 is not a size"),
+        (("batch=1.5",), "", "--set batch=1.5 is not a size"),
+        (("batch=\u0663",), "", "is not a size"),
     ],
 )
 def test_a_model_file_takes_no_other_choices(
@@ -227,9 +227,11 @@ def test_sizes_that_vary_have_models_with_each_smaller_size(builder: _Builder) -
 
 def test_a_size_that_varies_is_one_of_the_workload_and_three_at_least(builder: _Builder) -> None:
     assert [each.smaller for each in _with_sizes(builder, batch_size=3, seq_len=5, context_len=4).varying] == [2, 4]
-    with pytest.raises(MemprofError, match="Technique 'dynamic-batch' needs a batch_size of at least 3, and it is 2"):
+    with pytest.raises(MemprofError, match="Technique 'dynamic-batch' needs a batch_size of at least 3, but it is 2"):
         _with_sizes(builder, batch_size=2, seq_len=5)
-    with pytest.raises(MemprofError, match="Technique 'dynamic-length' does not apply to net: it has no such size"):
+    with pytest.raises(
+        MemprofError, match="Technique 'dynamic-length' does not apply to net, which has no such dimension"
+    ):
         _with_sizes(builder, batch_size=8)
 
 
@@ -275,6 +277,6 @@ def test_the_digest_is_that_of_what_is_built(model: Path) -> None:
 
 
 def test_weights_that_xla_narrows_are_narrowed_by_the_builder_instead(builder: _Builder) -> None:
-    with pytest.raises(MemprofError, match="'int8-weights' is for programs that XLA compiles: TensorRT quantises"):
+    with pytest.raises(MemprofError, match="'int8-weights' is for programs that XLA compiles; for TensorRT, quantise"):
         _build("transformer", "int8-weights").check()
     _build("transformer", "bf16").check()
