@@ -88,6 +88,12 @@ class Aim(Enum):
         """Whether following it recomputes activations."""
         return self in (Aim.RECOMPUTE_ALL_BUT_PRODUCTS, Aim.RECOMPUTE_MODULES, Aim.RECOMPUTE_SCAN)
 
+    @property
+    def changes_numbers(self) -> bool:
+        """Whether following it changes the results of a step by more than rounding in its own dtypes."""
+        is_cast = self.name.startswith("CAST_") and self is not Aim.CAST_WEIGHTS_IN_LAYERS  # cast today, only earlier
+        return is_cast or self is Aim.FACTOR_OPTIMIZER_STATE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:

@@ -9,12 +9,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.composition import apply_techniques, parse_techniques
-from memprof.workloads.intents import Aim
 from memprof.workloads.train_config import TrainConfig
-
-_CHANGE_NUMBERS = frozenset(
-    {Aim.CAST_ACCUMULATORS, Aim.CAST_WEIGHTS, Aim.CAST_PASSES, Aim.FACTOR_OPTIMIZER_STATE}
-)  # fmt: skip
 
 
 def techniques(step: Step) -> Iterator[Change]:
@@ -35,7 +30,7 @@ def techniques(step: Step) -> Iterator[Change]:
                 evidence=proposal.evidence,
                 cost=proposal.cost,
                 spec=spec,
-                keeps_numbers=proposal.intent.aim not in _CHANGE_NUMBERS,
+                keeps_numbers=not proposal.intent.aim.changes_numbers,
             )
 
 

@@ -379,6 +379,11 @@ class TestTechniques:
         built_in = list(techniques(_step(spec, advice=advice, with_technique=with_technique, is_built_in=True)))
         assert [each.rule for each in built_in] == ["other_order", "cast", "remat"]
 
+    def test_a_step_with_narrower_weights_or_caches_gives_other_numbers(self) -> None:
+        narrower = {each for each in Aim if each.changes_numbers}
+        assert {Aim.CAST_WEIGHTS, Aim.CAST_CACHE, Aim.CAST_WEIGHTS_AND_CACHE, Aim.CAST_ACCUMULATORS} < narrower
+        assert not narrower & {Aim.CAST_WEIGHTS_IN_LAYERS, Aim.CONVERT_WEIGHTS_ONCE, Aim.DONATE, Aim.CHUNK_LOSS}
+
 
 def _of_size(length: int, *, seconds: float | None, flops: int) -> Report:
     bound = None if seconds is None else Roofline(
