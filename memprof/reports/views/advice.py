@@ -33,7 +33,7 @@ _CAUTION = (
     "Each saving is for one change; two changes together save less than the sum."
     ' "up to" is an upper bound, not compiled.'
 )
-_COMPILES = " `memprof advise` with the name of a step compiles those changes that memprof can make itself."
+_COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the changes that memprof can make itself."
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",

@@ -249,7 +249,7 @@ class _Search:
             return not is_compiled and self._predicted(faster[place].checkpoints) <= most
 
         places = range(len(faster))
-        if any(block.count >= _MANY for block in self._step.blocks):  # layers: what is slower is smaller
+        if any(block.count >= _MANY for block in self._step.blocks):  # of layers, a slower choice is smaller
             place = bisect_left(places, True, key=fits)
         else:
             place = next(filter(fits, places), len(faster))

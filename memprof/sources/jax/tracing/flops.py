@@ -86,7 +86,7 @@ def _own_flops(equation: Any) -> int:
 
 
 def _attention_flops(equation: Any) -> int:
-    """Count the products of cuDNN's attention, of which its jaxpr shows none.
+    """Count the products in cuDNN's attention, which its jaxpr does not show.
 
     The forward pass has two: scores, and scores by values. The backward pass computes the scores again, and the
     gradients of scores, values, queries and keys (Dao et al. 2022, FlashAttention, algorithm 4).
