@@ -36,6 +36,11 @@ def aside_cell(text: str) -> Cell:
     return Cell(text=text, key=Tone.MUTED)
 
 
+def category_cell(category: Category) -> Cell:
+    """Make a cell of a category, with its letter."""
+    return Cell(text=category.value, key=category)
+
+
 def more_label(num_left_out: int) -> str:
     """Return the label of the row that sums up the rows beyond `top`."""
     return f"({num_left_out:,} more)"

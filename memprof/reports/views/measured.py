@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memprof.analysis.records.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
 from memprof.analysis.records.report import OpCost, Report
 from memprof.reports.document import (
-    Align,
-    Bar,
     Block,
     Cell,
-    Column,
     Fact,
     Facts,
     Heading,
     Note,
-    Row,
-    Shorten,
-    Table,
     Tone,
 )
 from memprof.reports.units import (
@@ -32,7 +27,8 @@ from memprof.reports.units import (
     format_signed_bytes,
     format_signed_share,
 )
-from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.reports.views.cells import aside_cell, category_cell, size_cell
+from memprof.reports.views.fields import Field, bar, number, summed, table, text
 from memprof.reports.views.measured_devices import device_blocks, spread_facts
 
 _SHOWN_LOSSES = 5
@@ -215,54 +211,31 @@ def operation_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
     if not costs or report.measured is None:
         return ()
     num_steps = len(report.measured.step_seconds)
-    total = sum(cost.seconds for cost in costs)
-    rows = [_operation_row(cost, total, num_steps) for cost in costs[:top]]
-    rest = costs[top:]
-    if rest:
-        seconds = sum(cost.seconds for cost in rest)
-        rows.append(_sum_row(aside_cell(more_label(len(rest))), seconds, total, num_steps))
+    whole = sum(cost.seconds for cost in costs)
+
+    def seconds(title: str, show: Callable[[float], str]) -> Field[OpCost]:
+        return summed(title, lambda costs: show(sum(cost.seconds for cost in costs)))
+
+    def of(cost: OpCost) -> Cell:
+        return category_cell(cost.category) if cost.category else aside_cell("-")
+
     return (
         Heading(text="Slowest operations", level=2, aside="a step, from the trace"),
-        Table(
-            columns=(
-                Column(title="operation", shorten=Shorten.MIDDLE, min_width=16),
-                Column(title="time", align=Align.RIGHT),
-                Column(title="share", align=Align.RIGHT),
-                Column(title="", priority=4, min_width=8),
-                Column(title="calls", align=Align.RIGHT, priority=3),
-                Column(title="phase", priority=2),
-                Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=12),
-                Column(title="holds", align=Align.RIGHT),
-                Column(title="of", priority=1),
-            ),
-            rows=tuple(rows),
-            total=_sum_row(Cell(text="all operations"), total, total, num_steps),
+        table(
+            costs,
+            [
+                text("operation", lambda cost: cost.name, min_width=16),
+                seconds("time", lambda seconds: format_short_seconds(seconds / num_steps)),
+                seconds("share", lambda seconds: format_fraction(seconds / whole)),
+                bar(lambda cost: round(cost.seconds * 1e9), priority=4),
+                number("calls", lambda cost: format_count(round(cost.num_calls / num_steps)), priority=3),
+                text("phase", lambda cost: cost.phase.value, priority=2),
+                text("module", lambda cost: cost.module or aside_cell("-"), priority=1, min_width=12),
+                number("holds", lambda cost: size_cell(cost.held_bytes)),
+                text("of", of, priority=1),
+            ],
+            top=top,
+            whole="all operations",
         ),
         _MEAN if report.measured.devices else _LOOPS,
-    )
-
-
-def _operation_row(cost: OpCost, total: float, num_steps: int) -> Row:
-    return Row(
-        cells=(
-            Cell(text=cost.name),
-            *_time_cells(cost.seconds, total, num_steps),
-            Cell(text=format_count(round(cost.num_calls / num_steps))),
-            Cell(text=cost.phase.value),
-            Cell(text=cost.module) if cost.module else aside_cell("-"),
-            size_cell(cost.held_bytes),
-            Cell(text=cost.category.value, key=cost.category) if cost.category else aside_cell("-"),
-        )
-    )
-
-
-def _sum_row(label: Cell, seconds: float, total: float, num_steps: int) -> Row:
-    return Row(cells=(label, *_time_cells(seconds, total, num_steps), *(Cell(text=""),) * 5))
-
-
-def _time_cells(seconds: float, total: float, num_steps: int) -> tuple[Cell | Bar, ...]:
-    return (
-        Cell(text=format_short_seconds(seconds / num_steps)),
-        Cell(text=format_fraction(seconds / total)),
-        Bar(value=round(seconds * 1e9)),
     )

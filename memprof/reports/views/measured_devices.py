@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from memprof.analysis.records.measurement import MeasuredDevice, Measurement
+from memprof.analysis.records.measurement import MeasuredDevice, Measurement, PoolMemory
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Align, Block, Cell, Column, Fact, Heading, Row, Table
+from memprof.reports.document import Block, Cell, Fact, Heading
 from memprof.reports.units import format_bytes, format_exact_bytes, format_signed_bytes, format_signed_share
-from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.reports.views.cells import aside_cell, size_cell
+from memprof.reports.views.fields import Fields, number, table, text
 
 _SHOWN_DEVICES = 16
 
@@ -40,43 +41,23 @@ def _spread(sizes: dict[str, int]) -> tuple[str, ...]:
 def device_blocks(report: Report) -> tuple[Block, ...]:
     """Build a table of the devices, the highest peak first; empty for one device or devices without an allocator."""
     devices = report.measured.devices if report.measured else ()
-    counted = [each for each in devices if each.pool is not None]
+    counted = [(each, each.pool) for each in devices if each.pool is not None]
     if not counted:
         return ()
-    counted.sort(key=lambda each: (-(each.peak_bytes or 0), each.device))
-    rows = [_row(each, report.footprint_bytes) for each in counted[:_SHOWN_DEVICES]]
-    if rest := counted[_SHOWN_DEVICES:]:
-        rows.append(Row(cells=(aside_cell(more_label(len(rest))), *(Cell(text=""),) * 5)))
-    return (
-        Heading(text="Measured on each device", level=2, aside="XLA's allocator"),
-        Table(
-            columns=(
-                Column(title="device"),
-                Column(title="process", align=Align.RIGHT, priority=2),
-                Column(title="arguments", align=Align.RIGHT, priority=1),
-                Column(title="before the steps", align=Align.RIGHT, priority=1),
-                Column(title="peak", align=Align.RIGHT),
-                Column(title="against predicted", align=Align.RIGHT),
-            ),
-            rows=tuple(rows),
+    counted.sort(key=lambda each: (-(each[1].peak_bytes or 0), each[0].device))
+
+    def against_predicted(peak_bytes: int | None) -> str | Cell:
+        return aside_cell("-") if peak_bytes is None else format_signed_bytes(peak_bytes - report.footprint_bytes)
+
+    fields: Fields[tuple[MeasuredDevice, PoolMemory]] = (
+        text("device", lambda each: each[0].device),
+        number("process", lambda each: str(each[0].process), priority=2),
+        number("arguments", lambda each: size_cell(each[0].argument_bytes), priority=1),
+        number("before the steps", lambda each: size_cell(each[1].before_steps.current_bytes), priority=1),
+        number(
+            "peak", lambda each: aside_cell("hidden") if each[1].peak_bytes is None else size_cell(each[1].peak_bytes)
         ),
+        number("against predicted", lambda each: against_predicted(each[1].peak_bytes)),
     )
-
-
-def _row(device: MeasuredDevice, predicted_bytes: int) -> Row:
-    assert device.pool is not None
-    peak_bytes = device.peak_bytes
-    peak = (
-        (aside_cell("hidden"), aside_cell("-"))
-        if peak_bytes is None
-        else (size_cell(peak_bytes), Cell(text=format_signed_bytes(peak_bytes - predicted_bytes)))
-    )
-    return Row(
-        cells=(
-            Cell(text=device.device),
-            Cell(text=str(device.process)),
-            size_cell(device.argument_bytes),
-            size_cell(device.pool.before_steps.current_bytes),
-            *peak,
-        )
-    )
+    heading = Heading(text="Measured on each device", level=2, aside="XLA's allocator")
+    return (heading, table(counted, fields, top=_SHOWN_DEVICES))
