@@ -51,13 +51,12 @@ from memprof.reports.views.comparison import comparison_document
 from memprof.reports.views.diff import diff_document
 from memprof.reports.views.explain import explanation_document
 from memprof.reports.views.first_screen import first_screen_document
-from memprof.reports.views.fit import fit_document, techniques_document
-from memprof.reports.views.fit_curve import fit_curve_document
+from memprof.reports.views.fit import fit_curve_document, fit_document, techniques_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
 from memprof.reports.views.kernels import kernel_blocks
 from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
-from memprof.reports.views.model_summary import model_summary_document
+from memprof.reports.views.modules import model_summary_document
 from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
 from memprof.reports.views.serving import serving_document

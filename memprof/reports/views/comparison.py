@@ -11,7 +11,7 @@ from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.options import By, Order
 from memprof.reports.units import format_bytes, format_count, format_share
-from memprof.reports.views.cells import group_legend
+from memprof.reports.views.cells import facts_of, group_legend
 from memprof.reports.views.configurations import (
     ComparedRow,
     best_row,
@@ -170,7 +170,7 @@ def shared_config(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
     shared, _ = _config_values(rows)
     if not shared:
         return ()
-    return (Heading(text="Shared configuration", level=2), Facts(facts=(Fact(label="config", values=shared),)))
+    return (Heading(text="Shared configuration", level=2), facts_of({"config": shared}))
 
 
 def _shared_facts(

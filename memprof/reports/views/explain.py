@@ -8,16 +8,15 @@ from memprof.reports.document import (
     Block,
     Cell,
     Document,
-    Fact,
     Facts,
     Heading,
     Note,
     Table,
     Tone,
 )
-from memprof.reports.units import format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.buffers import largest_buffers_table
-from memprof.reports.views.cells import aside_cell, category_cell
+from memprof.reports.views.cells import aside_cell, category_cell, exact_size, facts_of
 from memprof.reports.views.fields import number, table, text, total
 from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
 from memprof.studies.explain.records import Moment, OutOfMemory
@@ -95,18 +94,15 @@ def _facts(explanation: Explanation) -> Facts:
         "in use": (pool.in_use_bytes if pool else None, True),
         "there is": (explanation.capacity_bytes, pool is not None),
     }
-    facts = [
-        Fact(label=label, values=(format_bytes(size), *((f"{format_exact_bytes(size)} bytes",) if is_exact else ())))
+    shown = {
+        label: exact_size(size) if is_exact else (format_bytes(size),)
         for label, (size, is_exact) in sizes.items()
         if size is not None
-    ]
+    }
     parts = [f"{_PARTS[name]} {format_bytes(size)}" for name, size in log.parts.items() if size]
-    if parts:
-        facts.append(Fact(label="the program", values=tuple(dict.fromkeys(parts))))
-    if pool is not None and pool.largest_chunks:
-        chunks = (f"{count:,} of {format_bytes(size)}" for size, count in pool.largest_chunks)
-        facts.append(Fact(label="most of the pool", values=tuple(chunks)))
-    return Facts(facts=(*facts, Fact(label="the message", values=(log.message,))))
+    chunks = [f"{count:,} of {format_bytes(size)}" for size, count in (pool.largest_chunks if pool else ())]
+    more = {"the program": tuple(dict.fromkeys(parts)), "most of the pool": chunks, "the message": (log.message,)}
+    return facts_of({**shown, **more})
 
 
 def _what(explanation: Explanation) -> str:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memprof.analysis.memory.verdict import fraction_line
-from memprof.reports.document import Block, Cell, Column, Document, Fact, Facts, Heading, Note, Table, Tone
+from memprof.reports.document import Align, Block, Cell, Column, Document, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import (
     format_bytes,
-    format_exact_bytes,
     format_flops,
     format_seconds,
     format_short_seconds,
     format_signed_bytes,
 )
+from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import Field, Fields, number, table, text
-from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
+from memprof.studies.fit.results import CurvePoint, FitCurve, FitResult, TechniquesResult, Trial, TriedTechniques
 
 _BUDGET = "the memory pool minus the reserve"
 
 
 def fit_document(result: FitResult) -> Document:
     """Build the document of a fit by a field: the answer first, then its evidence."""
-    name = " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
     return Document(
         blocks=(
-            Heading(text=_value_answer(result), level=1, aside=name),
+            Heading(text=_value_answer(result), level=1, aside=_name(result)),
             _value_facts(result),
             Heading(text="Tried", level=2, aside=f"{len(result.tried)} compiles, by {result.field}"),
             _tried_values(result),
@@ -47,22 +46,29 @@ def _batch(result: FitResult) -> tuple[str, ...]:
 
 
 def _value_facts(result: FitResult) -> Facts:
-    def exact(label: str, size_bytes: int, *more: str) -> Fact:
-        return Fact(label=label, values=(format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes", *more))
-
     of_each = () if result.num_devices == 1 else ("of each device",)
-    facts = [
-        Fact(label="target", values=(result.target, *([f"mesh {result.mesh}"] if result.mesh else []))),
-        exact("memory", result.memory_bytes, *of_each),
-        exact("budget", result.budget_bytes, _BUDGET),
-        exact(f"{result.field}={result.value}", result.footprint_of(result.value), "fits"),
-    ]
+    beyond = {}
     if result.next_value is not None:
-        facts.append(
-            exact(f"{result.field}={result.next_value}", result.footprint_of(result.next_value), "does not fit")
-        )
-    facts.append(Fact(label="batch", values=_batch(result)))
-    return Facts(facts=tuple(fact for fact in facts if fact.values))
+        size_bytes = result.footprint_of(result.next_value)
+        beyond = {f"{result.field}={result.next_value}": exact_size(size_bytes, "does not fit")}
+    return facts_of(
+        {
+            "target": _target(result),
+            "memory": exact_size(result.memory_bytes, *of_each),
+            "budget": exact_size(result.budget_bytes, _BUDGET),
+            f"{result.field}={result.value}": exact_size(result.footprint_of(result.value), "fits"),
+            **beyond,
+            "batch": _batch(result),
+        }
+    )
+
+
+def _target(result: FitResult) -> tuple[str, ...]:
+    return (result.target, *([f"mesh {result.mesh}"] if result.mesh else []))
+
+
+def _name(result: FitResult) -> str:
+    return " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
 
 
 def _tried_values(result: FitResult) -> Table:
@@ -141,16 +147,15 @@ def _answer(result: TechniquesResult) -> str:
 
 def _technique_facts(result: TechniquesResult) -> Facts:
     shown = result.answer or result.smallest
-    sizes = [
-        ("memory", result.memory_bytes, ""),
-        ("budget", result.budget_bytes, _BUDGET),
-        (shown.name, shown.footprint_bytes or 0, "fits" if result.answer else "the smallest compiled one"),
-    ]
-    exact = (
-        Fact(label=label, values=(format_bytes(size), f"{format_exact_bytes(size)} bytes", *([note] if note else [])))
-        for label, size, note in sizes
+    verdict = "fits" if result.answer else "the smallest compiled one"
+    return facts_of(
+        {
+            "target": (result.target,),
+            "memory": exact_size(result.memory_bytes),
+            "budget": exact_size(result.budget_bytes, _BUDGET),
+            shown.name: exact_size(shown.footprint_bytes or 0, verdict),
+        }
     )
-    return Facts(facts=(Fact(label="target", values=(result.target,)), *exact))
 
 
 def _code_changes(result: TechniquesResult) -> tuple[Block, ...]:
@@ -232,3 +237,59 @@ def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
 
 def _failures(result: TechniquesResult) -> list[tuple[str, str]]:
     return [(each.name, each.problem) for each in result.others if each.problem]
+
+
+def fit_curve_document(curve: FitCurve) -> Document:
+    """Build the document: the budget, a row for each value of the other field, and reasons for values without a fit."""
+    found = curve.any_found
+    sizes = {"memory": exact_size(found.memory_bytes), "budget": exact_size(found.budget_bytes)}
+    return Document(
+        blocks=(
+            Heading(text=f"the largest {found.field} for each {curve.against}", level=1, aside=_name(found)),
+            facts_of({"target": _target(found), **sizes}),
+            _curve_table(curve),
+            *_curve_notes(curve),
+        )
+    )
+
+
+def _curve_table(curve: FitCurve) -> Table:
+    number, field = Align.RIGHT, curve.any_found.field
+    columns = (
+        Column(title=curve.against, align=number),
+        Column(title=f"largest {field}", align=number),
+        Column(title=f"{field} x {curve.against}", align=number, priority=1),
+        Column(title="footprint", align=number),
+        Column(title="against budget", align=number, priority=2),
+        Column(title="compiles", align=number, priority=3),
+    )
+    return Table(columns=columns, rows=tuple(_curve_row(point) for point in curve.points))
+
+
+def _curve_row(point: CurvePoint) -> Row:
+    found = point.found
+    if found is None:
+        return Row(cells=(Cell(text=f"{point.at:,}"), Cell(text="none fits", key=Tone.BAD), *[Cell(text="")] * 4))
+    trial = next(trial for trial in found.tried if trial.value == found.value)
+    cells = (
+        Cell(text=f"{point.at:,}"),
+        Cell(text=f"{found.value:,}"),
+        Cell(text=f"{found.value * point.at:,}"),
+        Cell(text=format_bytes(trial.footprint_bytes)),
+        Cell(text=format_signed_bytes(trial.needed_bytes - found.budget_bytes)),
+        Cell(text=str(len(found.tried))),
+    )
+    return Row(cells=cells)
+
+
+def _curve_notes(curve: FitCurve) -> tuple[Note, ...]:
+    found = curve.any_found
+    notes = [
+        Note(text=f"{curve.against}={point.at}: {point.refusal.rstrip('.')}.", tone=Tone.WARNING)
+        for point in curve.points
+        if point.found is None
+    ]
+    if found.step_reason:
+        notes.append(Note(text=f"Only multiples of {found.step}: {found.step_reason}.", tone=Tone.MUTED))
+    text = f"Each value and the next larger one were compiled. Profile one with: {found.command}"
+    return (*notes, Note(text=text, tone=Tone.ACCENT))

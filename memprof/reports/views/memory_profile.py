@@ -10,7 +10,6 @@ from memprof.reports.document import (
     Block,
     Cell,
     Document,
-    Fact,
     Facts,
     Heading,
     Note,
@@ -18,7 +17,7 @@ from memprof.reports.document import (
     Tone,
 )
 from memprof.reports.units import format_bytes, format_signed_bytes
-from memprof.reports.views.cells import aside_cell, share_table
+from memprof.reports.views.cells import aside_cell, facts_of, share_table
 from memprof.reports.views.fields import category, count, number, share, summed, table, text, total
 from memprof.studies.live_memory import BesideStep, Changed, Made, Other, StepArrays, by_calls, by_folder, changes
 
@@ -81,34 +80,23 @@ def memory_profile_diff_document(before: MemoryProfile, after: MemoryProfile, *,
 
 
 def _facts(profile: MemoryProfile) -> Facts:
-    facts = [
-        Fact(
-            label=device,
-            values=(
-                format_bytes(profile.size_of(Kind.BUFFER, device)),
-                f"{profile.count_of(Kind.BUFFER, device):,} arrays",
-            ),
+    sizes = {
+        device: (
+            format_bytes(profile.size_of(Kind.BUFFER, device)),
+            f"{profile.count_of(Kind.BUFFER, device):,} arrays",
         )
         for device in profile.devices
-    ]
+    }
     num = profile.count_of(Kind.EXECUTABLE)
-    if num:
-        facts.append(
-            Fact(label="executables", values=(f"{format_bytes(profile.size_of(Kind.EXECUTABLE))} in {num:,}",))
-        )
-    return Facts(facts=tuple(facts))
+    executables = (f"{format_bytes(profile.size_of(Kind.EXECUTABLE))} in {num:,}",) if num else ()
+    return facts_of({**sizes, "executables": executables})
 
 
 def _beside(beside: BesideStep, top: int) -> tuple[Block, ...]:
     step = sum(each.num_alive * each.each_bytes for each in beside.step)
     return (
         Heading(text=f"Beside {beside.label}", level=2, aside=f"{beside.device}, arrays matched by size"),
-        Facts(
-            facts=(
-                Fact(label="arguments of the step", values=(format_bytes(step),)),
-                Fact(label="other arrays", values=(format_bytes(beside.other_bytes),)),
-            )
-        ),
+        facts_of({"arguments of the step": (format_bytes(step),), "other arrays": (format_bytes(beside.other_bytes),)}),
         _room(beside),
         _step_table(beside.step, top),
         *((Heading(text="Other arrays", level=2), _others_table(beside.others, top)) if beside.others else ()),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from memprof.reports.document import Document, Fact, Facts, Heading, Note, Table, Tone
-from memprof.reports.units import format_bytes, format_exact_bytes, format_flops
+from memprof.reports.document import Document, Heading, Note, Table, Tone
+from memprof.reports.units import format_bytes, format_flops
+from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import bar, number, table, text
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
@@ -15,19 +16,18 @@ _CAUTION = (
 
 def plan_document(plan: CheckpointPlan) -> Document:
     """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
-    budget = (format_bytes(plan.budget_bytes), f"{format_exact_bytes(plan.budget_bytes)} bytes")
     num_compiles = len(plan.points)
     unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
-    facts = (
-        Fact(label="target", values=(plan.target.name,)),
-        Fact(label="budget", values=budget),
-        *((Fact(label="changes", values=tuple(each.rule for each in plan.changes)),) if plan.changes else ()),
-        Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",)),
-    )
+    facts = {
+        "target": (plan.target.name,),
+        "budget": exact_size(plan.budget_bytes),
+        "changes": [each.rule for each in plan.changes],
+        "checkpoints": (f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",),
+    }
     return Document(
         blocks=(
             Heading(text=_answer(plan), level=1, aside=plan.label),
-            Facts(facts=facts),
+            facts_of(facts),
             Heading(text="Compiled", level=2, aside="1 compile" if num_compiles == 1 else f"{num_compiles} compiles"),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
