@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
-from memprof.analysis.comparison import FailedRow
 from memprof.analysis.hlo.decoded import FreshCapture
-from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -27,7 +24,6 @@ from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
-from memprof.studies.side_by_side import SideBySide
 from memprof.studies.subject import Subject, is_model_file
 from memprof.workloads.composition import ENGINE_TECHNIQUES, INT8, VARYING, parse_techniques
 from memprof.workloads.overrides import split_override
@@ -226,32 +222,6 @@ class EngineBuild:
                 )
             maxima[name] = int(text)
         return maxima
-
-
-def build_rows(
-    builds: Sequence[EngineBuild],
-    table: SideBySide,
-    *,
-    progress: Callable[[str, str], None],
-    keep: Callable[[Capture], None],
-) -> None:
-    """Build and analyse engines, one after another, because the builder uses all processors.
-
-    Args:
-        table: gets the rows.
-        progress: called with a row's label and its stage.
-        keep: called with each capture.
-    """
-    for build in builds:
-        try:
-            capture = build.capture(progress=partial(progress, build.label)).capture
-        except MemprofError as error:
-            table.fail(FailedRow(label=build.label, reason=str(error)))
-            progress(build.label, "failed")
-            continue
-        keep(capture)
-        table.add(analyze(capture))
-        progress(build.label, "done")
 
 
 def _tools(version: str) -> Toolchain:
