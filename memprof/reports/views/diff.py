@@ -8,7 +8,7 @@ from dataclasses import replace
 from memprof.analysis.comparison import MatchedBuffers, ReportComparison
 from memprof.analysis.records.live_buffer import array_type
 from memprof.reports.document import Block, Document, Heading, Note, Table, Tone
-from memprof.reports.options import By, Order
+from memprof.reports.options import By, Order, RenderOptions
 from memprof.reports.units import format_bytes, format_ratio, format_signed_bytes
 from memprof.reports.views.cells import aside_cell, change_cell, short_names, size_cell
 from memprof.reports.views.comparison import comparison_facts, comparison_notes
@@ -19,25 +19,17 @@ from memprof.reports.views.header import pressure_notes
 from memprof.reports.views.layers import any_layer
 
 
-def diff_document(diff: ReportComparison, *, by: By | None, depth: int, top: int) -> Document:
-    """Build the document of a whole diff, or of the changes by one key.
-
-    Args:
-        diff: the facts.
-        by: the key of the changes; None for the whole diff.
-        depth: the number of levels of the module tree.
-        top: the largest number of rows in a list; the rest is summed up in one.
-    """
+def diff_document(diff: ReportComparison, options: RenderOptions) -> Document:
+    """Build the document of a whole diff, or of the changes by one key."""
     before, after = diff.rows
     rows = compared_rows(diff, Order.GIVEN)
+    by = options.by
     keys = (By.CATEGORY, By.MODULE, By.BUFFER) if by is None else (by,)
     body = [
         block
         for key in keys
         for block in (
-            _buffer_blocks(diff.buffers, top=top)
-            if key is By.BUFFER
-            else difference_blocks(rows, by=key, depth=depth, top=top)
+            _buffer_blocks(diff.buffers, top=options.top) if key is By.BUFFER else difference_blocks(rows, key, options)
         )
     ]
     return Document(
