@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from memprof.analysis.hlo.decoded import FreshCapture
-from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.capture import NO_COMPILER, ArgumentLeaf, Capture, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.errors import MemprofError
@@ -34,9 +34,6 @@ _DEFAULT_TARGET = "rtx-4090"
 _FILE = "model.onnx"
 # No pool: an engine allocates the free memory of the card.
 POOL = PoolSettings(allocator=Allocator.CUDA_ASYNC)
-_NO_TOTALS = CompilerTotals(
-    argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
-)
 
 
 def engine_target(name: str | None) -> Target:
@@ -130,7 +127,7 @@ class EngineBuild:
             config=dict(maxima),
             target=self.target,
             toolchain=_tools(built.engine.version),
-            compiler=_NO_TOTALS,
+            compiler=NO_COMPILER,
             arguments=tuple(_weight(number, each) for number, each in enumerate(built.weights)),
             flops=0,
             recomputed_flops=0,
@@ -155,7 +152,7 @@ class EngineBuild:
             capture,
             target=self.target,
             toolchain=replace(capture.toolchain, xla_flags="", cuda_plugin=None, tensorrt=built.engine.version),
-            compiler=_NO_TOTALS,
+            compiler=NO_COMPILER,
             timings=replace(capture.timings, compile_seconds=built.seconds),
             engine=built.engine,
             pool=POOL,

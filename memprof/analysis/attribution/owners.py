@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
-from memprof.analysis.attribution.dataflow import ROLES, Dataflow, Operation, Origin
+from memprof.analysis.attribution.dataflow import ROLES, Dataflow, Origin
 from memprof.analysis.attribution.module_paths import Keys, Mirror, ModulePaths
 from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 

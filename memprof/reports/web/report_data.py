@@ -223,7 +223,8 @@ def _source_text(source: str, lines: SourceLines) -> SourceText | None:
 def why_data(report: Report, names: Mapping[str, str], number: Callable[[str], int]) -> dict[str, Json]:
     """Build the JSON object, in which texts are represented by numbers.
 
-    A fact is a label with values; a value is a text, or a pair of a text and its link.
+    A fact is a label with values; a value is a text, or a pair of a text and its link. Buffers share facts, so each
+    buffer has a short list of the numbers of its facts.
 
     Args:
         report: the facts.
