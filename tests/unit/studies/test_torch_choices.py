@@ -93,7 +93,7 @@ class TestTorchTrace:
         w = step.argument("w", Role.PARAMS, f32(4))
         step.result(step.op("out", "negate", f32(4), [w], "neg"))
         capture = step.capture()
-        monkeypatch.setattr(torch_step, "capture_of_step", lambda make_spec, target: capture)
+        monkeypatch.setattr(torch_step, "capture_of_step", lambda make_spec, target, label: capture)
         return capture
 
     def test_the_capture_has_the_digest_of_its_request(self, made: Capture) -> None:
