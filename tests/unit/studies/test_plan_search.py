@@ -16,7 +16,7 @@ from memprof.errors import MemprofError
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
-from memprof.studies.plan import allowed, search
+from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import cost
 from memprof.studies.plan.plan import CheckpointPlan, PlannedChange
@@ -110,12 +110,12 @@ class _Compiler:
 
     def plan(self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, **options: Any) -> CheckpointPlan:
         for name in ("checkpointed", "traced_jaxpr", "capture_of", "analyze"):
-            monkeypatch.setattr(search, name, getattr(self, name))
-        monkeypatch.setattr(search, "estimated_peaks", lambda jaxpr: jaxpr)
-        monkeypatch.setattr(search, "is_loop", lambda equation: equation.primitive.name == "scan")
-        monkeypatch.setattr(search, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
-        monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
-        monkeypatch.setattr(search, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])
+            monkeypatch.setattr(steps, name, getattr(self, name))
+        monkeypatch.setattr(steps, "estimated_peaks", lambda jaxpr: jaxpr)
+        monkeypatch.setattr(steps, "is_loop", lambda equation: equation.primitive.name == "scan")
+        monkeypatch.setattr(steps, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
+        monkeypatch.setattr(steps, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
+        monkeypatch.setattr(steps, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])
         target: Any = SimpleNamespace(name="a100-40gb", speeds=None, topology=SimpleNamespace(num_devices=1))
         spec: Any = SimpleNamespace(label="net")
         return search.plan_step(spec, target, budget_bytes=budget_bytes, progress=self.said.append, **options)
