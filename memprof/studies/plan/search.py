@@ -45,7 +45,7 @@ def plan_step(
     allowed: Collection[Allowed] = (),
     progress: Callable[[str], None],
 ) -> CheckpointPlan:
-    """Find the results to keep.
+    """Find the results to keep for the backward pass within a memory budget.
 
     Args:
         budget_bytes: limit of the footprint; None means JAX's pool on the target.
@@ -63,7 +63,7 @@ def plan_step(
     if budget_bytes is None:
         budget_bytes = report.verdict.pool_bytes
     if budget_bytes is None:
-        raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
+        raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
     if search.smallest_bytes > budget_bytes:
         search.change(allowed, report, budget_bytes)
     if with_curve:
@@ -209,9 +209,9 @@ class _Search:
         return self._larger(None, choice_of(self.step.blocks, best.checkpoints.kept), above, most)
 
     def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
-        """Return a candidate between two sizes that is faster than `low` and predicted to fit; `found` if there is none.
+        """Return a candidate that is faster than `low` and predicted to fit; `found` if there is none.
 
-        Bisection finds the largest, up to the size of `above`, which is predicted not to fit.
+        Bisection finds the largest below the size of `above`, which is predicted not to fit.
         """
         if above is None or above.size_bytes <= low.size_bytes:
             return found
@@ -240,7 +240,7 @@ class _Search:
             self._keep(CHOSEN, cheapest_choice(self.step.blocks, int(share * everything.size_bytes)).kept)
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
-        """Return the collectives and random numbers that checkpoints recompute; mixtures count all blocks as first."""
+        """Count the collectives and random numbers that checkpoints recompute; all blocks of a mixture count as first."""
         return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints.kept))
 
     def _can_mix(self) -> bool:
