@@ -29,9 +29,26 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.train_config import TrainConfig
 
 ArgumentValue = int | float | str
-Evidence = Callable[[Report, ArgumentValue | None, Report | None], Verdict]
 ARGUMENT: Final = object()  # stands in `Technique.sets` for the parsed argument
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The reports in which the effect of a technique should show.
+
+    Attributes:
+        report: the report of the program with the technique.
+        argument: the technique's argument; None if it takes none.
+        reference: the report of the row to compare with, if there is one.
+    """
+
+    report: Report
+    argument: ArgumentValue | None
+    reference: Report | None
+
+
+Evidence = Callable[[Observation], Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +116,8 @@ class Technique:
         grows: categories whose bytes it may raise, as its price.
         tolerance: largest relative difference of loss and gradients from the baseline's, for a tiny model without
             dropout. The default only allows for another order of summation. None if training differs by intention.
-        evidence: decides whether it shows in the report of a compiled program, given its argument and the report of the
-            reference row, if there is one; None for the baseline, which has no effect to look for.
+        evidence: decides whether it shows in the report of a compiled program; None for the baseline, which has no
+            effect to look for.
         restates_baseline: whether it only states explicitly what the baseline does anyway.
         needs: labels of techniques that it requires; others with the same effect also work.
         settings: model settings, `field=value`, without which it has no effect.

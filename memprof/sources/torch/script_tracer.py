@@ -185,7 +185,6 @@ class ScriptTracer(StorageTracer):
             storage.role, storage.path = Role.BATCH, "batch"
 
     def _makes_on_host(self, func: Any, inputs: Sequence[Storage]) -> bool:
-        del func
         if self._wanted_on_host is not None:
             return self._wanted_on_host
         return all(each.is_on_host for each in inputs)

@@ -95,7 +95,6 @@ def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.G
     def update(
         updates: optax.Updates, state: ScaleByGaloreState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, ScaleByGaloreState]:
-        del params
         is_due = state.adam.count % refresh_interval == 0
 
         def refresh(gradient: jax.Array, projection: Tree) -> Tree:

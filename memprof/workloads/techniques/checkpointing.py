@@ -7,86 +7,64 @@ must be fewer.
 
 from __future__ import annotations
 
+from functools import partial
+
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Phase
-from memprof.analysis.records.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import ATTENTION, MLP, RESIDUALS
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
 from memprof.workloads.techniques.offload import check_has_host_memory
 
 
-def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for both parts of the blocks among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(ATTENTION, MLP))
-
-
-def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for the MLPs, and not attention, among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(MLP,), others=(ATTENTION,))
-
-
-def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for attention, and not the MLPs, among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(ATTENTION,), others=(MLP,))
-
-
-def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
-    del argument
-    modules = tuple(name for name in (ATTENTION, MLP) if num_operations(report, Phase.RECOMPUTE, name))
-    return _recomputed(report, reference, modules=modules or (ATTENTION, MLP))
-
-
-def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for parts of the blocks among what is computed again, and for host memory in use."""
-    verdict = partly_kept_evidence(report, argument, reference)
-    host_bytes = report.program.host_bytes
-    if host_bytes == 0:
-        return no(f"{verdict.evidence}; but the program holds no data in host memory")
-    sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
-    return Verdict(took_effect=verdict.took_effect, evidence=sentence)
-
-
-def activation_function_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def activation_function_evidence(seen: Observation) -> Verdict:
     """Looks for anything that is computed again."""
-    del argument
-    return _any_recomputed(report, reference)
-
-
-def _any_recomputed(report: Report, reference: Report | None) -> Verdict:
-    number = report.program.num_recomputed_operations
+    number = seen.report.program.num_recomputed_operations
     if number == 0:
         return no("no operation is recomputed in the backward pass")
-    return _against(reference, report, f"{number} operations are computed again in the backward pass")
+    return _with_fewer_activations(seen, f"{number} operations are computed again in the backward pass")
 
 
-def _recomputed(
-    report: Report, reference: Report | None, *, modules: tuple[str, ...], others: tuple[str, ...] = ()
-) -> Verdict:
+def recomputed_evidence(seen: Observation, *, modules: tuple[str, ...], others: tuple[str, ...] = ()) -> Verdict:
     """Looks for operations of all these modules, and of no others, among what is computed again."""
-    if ":" in report.workload:  # a user's loss, whose modules have names of their own
-        return _any_recomputed(report, reference)
-    numbers = {name: num_operations(report, Phase.RECOMPUTE, name) for name in modules + others}
+    if ":" in seen.report.workload:  # a user's loss, whose modules have names of their own
+        return activation_function_evidence(seen)
+    numbers = {name: num_operations(seen.report, Phase.RECOMPUTE, name) for name in modules + others}
     again = ", ".join(f"{number} of {name}" for name, number in numbers.items() if number)
     if not again:
         return no(f"no operation of {' and '.join(modules)} is recomputed in the backward pass")
     sentence = f"operations recomputed in the backward pass: {again}"
     if not all(numbers[name] for name in modules) or any(numbers[name] for name in others):
         return no(f"{sentence}, but only those of {' and '.join(modules)} were expected")
-    return _against(reference, report, sentence)
+    return _with_fewer_activations(seen, sentence)
 
 
-def _against(reference: Report | None, report: Report, sentence: str) -> Verdict:
+both_evidence = partial(recomputed_evidence, modules=(ATTENTION, MLP))
+
+
+def partly_kept_evidence(seen: Observation) -> Verdict:
+    """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
+    modules = tuple(name for name in (ATTENTION, MLP) if num_operations(seen.report, Phase.RECOMPUTE, name))
+    return recomputed_evidence(seen, modules=modules or (ATTENTION, MLP))
+
+
+def offloaded_residuals_evidence(seen: Observation) -> Verdict:
+    """Looks for parts of the blocks among what is computed again, and for host memory in use."""
+    verdict = partly_kept_evidence(seen)
+    host_bytes = seen.report.program.host_bytes
+    if host_bytes == 0:
+        return no(f"{verdict.evidence}; but the program holds no data in host memory")
+    sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
+    return Verdict(took_effect=verdict.took_effect, evidence=sentence)
+
+
+def _with_fewer_activations(seen: Observation, sentence: str) -> Verdict:
     """Looks for fewer activations than in the reference, where there is one."""
-    if reference is None:
+    if seen.reference is None:
         return yes(sentence)
-    before, after = most_bytes(reference, Category.ACTIVATIONS), most_bytes(report, Category.ACTIVATIONS)
+    before, after = (most_bytes(each, Category.ACTIVATIONS) for each in (seen.reference, seen.report))
     compared = f"{sentence}; at most {in_words(after)} of activations at a time, {in_words(before)} in the reference"
     return yes(compared) if after < before else no(compared)
 
@@ -114,7 +92,7 @@ REMAT = Technique(
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_and_mlp_evidence,
+    evidence=both_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -128,12 +106,12 @@ REMAT_MLP = Technique(
     kept.""",
     summary="the MLP of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
+        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function."
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets={"remat_modules": "mlp", "remat_policy": "nothing", "remat_names": ""},
-    evidence=mlp_evidence,
+    evidence=partial(recomputed_evidence, modules=(MLP,), others=(ATTENTION,)),
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -146,12 +124,12 @@ REMAT_ATTN = Technique(
     recomputed; the activations of the MLP are kept.""",
     summary="the attention of each Transformer block checkpointed",
     how_to=HowTo(
-        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
+        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function."
     ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets={"remat_modules": "attention", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_evidence,
+    evidence=partial(recomputed_evidence, modules=(ATTENTION,), others=(MLP,)),
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -170,7 +148,7 @@ REMAT_MLP_ATTN = Technique(
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="checkpointing",
     sets={"remat_modules": "mlp,attention", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_and_mlp_evidence,
+    evidence=both_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -264,16 +242,7 @@ block = jax.checkpoint(block, policy=policy)""",
     check_target=check_has_host_memory,
 )
 
-TECHNIQUES = (
-    REMAT,
-    REMAT_MLP,
-    REMAT_ATTN,
-    REMAT_MLP_ATTN,
-    REMAT_ACT,
-    REMAT_DOTS,
-    REMAT_NAMES,
-    REMAT_OFFLOAD,
-)
+TECHNIQUES = (REMAT, REMAT_MLP, REMAT_ATTN, REMAT_MLP_ATTN, REMAT_ACT, REMAT_DOTS, REMAT_NAMES, REMAT_OFFLOAD)
 
 
 def of_modules(intent: Intent) -> Means:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import is_same_program, no, undecided, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Observation, Technique
 
 
-def option_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def option_evidence(seen: Observation) -> Verdict:
     """Looks for any difference from the reference."""
-    recorded = f"{argument} was passed to XLA and recorded"
-    if reference is None:
+    recorded = f"{seen.argument} was passed to XLA and recorded"
+    if seen.reference is None:
         return undecided(f"{recorded}; its effect shows only in comparison with a row without it")
-    if is_same_program(report, reference):
+    if is_same_program(seen.report, seen.reference):
         return no(
             f"{recorded}, but the program equals the reference's: the same buffers at the peak, loops and operations"
         )

@@ -6,18 +6,16 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.device_family import family_of
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import HowTo, Observation, Technique
 
 
-def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def offloaded_optimizer_evidence(seen: Observation) -> Verdict:
     """Looks for the optimizer state in host memory, and for its absence among the device's arguments."""
-    del argument, reference
-    state = sum(report.device_bytes(leaf) for leaf in used_arguments(report, Role.OPTIMIZER_STATE))
-    on_host, on_device = report.program.host_bytes, report.categories[Category.OPTIMIZER_STATE]
+    state = sum(seen.report.device_bytes(leaf) for leaf in used_arguments(seen.report, Role.OPTIMIZER_STATE))
+    on_host, on_device = seen.report.program.host_bytes, seen.report.categories[Category.OPTIMIZER_STATE]
     sentence = (
         f"the program holds {in_words(on_host)} in host memory, and {in_words(on_device)} of the {in_words(state)} of"
         " optimizer state on the device"

@@ -11,7 +11,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, undecided, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import HowTo, Observation, Technique
 
 # XLA's names of the floating-point types that a technique can choose.
 _FLOATS = ("f32", "bf16", "f16")
@@ -26,41 +26,37 @@ _COMPUTED = (
 _TOO_LITTLE = 1000  # of the footprint; sums and means are in float32 whatever the network's values are in
 
 
-def float32_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def float32_evidence(seen: Observation) -> Verdict:
     """Looks for the absence of half precision."""
-    del argument, reference
-    computed, params = _computed_bytes(report), {leaf.dtype for leaf in used_arguments(report, Role.PARAMS)}
+    computed, params = _computed_bytes(seen.report), {leaf.dtype for leaf in used_arguments(seen.report, Role.PARAMS)}
     if computed["bf16"] + computed["f16"] == 0 and params == {"float32"}:
         return yes("no value of the network at the peak is in half precision, and parameters are float32")
     return no(f"at the peak the network's values are {_shares(computed)}, parameters {', '.join(sorted(params))}")
 
 
-def bfloat16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def bfloat16_evidence(seen: Observation) -> Verdict:
     """Looks for values of the network in bfloat16."""
-    del argument, reference
-    return _half_precision(report, "bf16")
+    return _half_precision(seen.report, "bf16")
 
 
-def float16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def float16_evidence(seen: Observation) -> Verdict:
     """Looks for values of the network in float16, and for the scale of the loss."""
-    del argument, reference
-    verdict = _half_precision(report, "f16")
-    scales = [leaf.path for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
-    if not scales and report.config.get("phase", "training") == "training":
+    verdict = _half_precision(seen.report, "f16")
+    scales = [leaf.path for leaf in used_arguments(seen.report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
+    if not scales and seen.report.config.get("phase", "training") == "training":
         return no(f"{verdict.evidence}, and the program takes no loss scale")
     if not scales:  # inference has no loss
         return verdict
     return Verdict(took_effect=verdict.took_effect, evidence=f"{verdict.evidence}; the loss scale is an argument")
 
 
-def bfloat16_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def bfloat16_params_evidence(seen: Observation) -> Verdict:
     """Looks for parameters in bfloat16."""
-    del argument, reference
-    params = used_arguments(report, Role.PARAMS)
+    params = used_arguments(seen.report, Role.PARAMS)
     dtypes = {leaf.dtype for leaf in params}
     if dtypes == {"bfloat16"}:
         size = in_words(sum(leaf.size_bytes for leaf in params))
-        return yes(f"the program takes all {report.num_params} parameters in bfloat16, {size}")
+        return yes(f"the program takes all {seen.report.num_params} parameters in bfloat16, {size}")
     return no(f"the program takes parameters in {', '.join(sorted(dtypes))}")
 
 
@@ -102,9 +98,7 @@ FP32 = Technique(
     The baseline does the same. A label such as `fp32+scan+accum4` makes it explicit beside rows in other precisions.
     """,
     summary="everything in float32, as in the baseline",
-    how_to=HowTo(
-        sentence="Compute and hold the parameters in float32, which is JAX's default.",
-    ),
+    how_to=HowTo(sentence="Compute and hold the parameters in float32, which is JAX's default."),
     reference="IEEE 754-2019, binary32",
     family="precision",
     sets={"compute_dtype": "float32", "param_dtype": "float32", "loss_scaling": False},
@@ -178,12 +172,7 @@ FP16 = Technique(
     tolerance=5e-3,
 )
 
-TECHNIQUES = (
-    FP32,
-    BF16,
-    BF16_PARAMS,
-    FP16,
-)
+TECHNIQUES = (FP32, BF16, BF16_PARAMS, FP16)
 MEANS = {
     # No line would do: other float32 arrays of the model make its results float32 again, or are refused by
     # convolutions and scans.
@@ -193,10 +182,7 @@ MEANS = {
         " the modules. Cast the results to float32 before the loss is computed from them.",
         technique=BF16.name,
     ),
-    Aim.CAST_WEIGHTS: Means(
-        code=_CAST_WEIGHTS,
-        technique=BF16_PARAMS.name,
-    ),
+    Aim.CAST_WEIGHTS: Means(code=_CAST_WEIGHTS, technique=BF16_PARAMS.name),
     Aim.CAST_WEIGHTS_AND_CACHE: Means(
         words="Cast the parameters to bfloat16 once, before the first call, and make the cache in bfloat16, too: a step"
         " cannot write keys of one dtype into a cache of another. Also cast the step's own float32 arrays, such as"

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, undecided, used_arguments, yes
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
 from memprof.workloads.train_config import require
 
 _FRACTION = r"[0-9]*\.?[0-9]+"
 
 
-def masks_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def masks_evidence(seen: Observation) -> Verdict:
     """Looks for a mask for each weight matrix among the arguments."""
-    del argument, reference
-    masks = [leaf for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.dtype == "bool"]
+    masks = [leaf for leaf in used_arguments(seen.report, Role.OTHER_STATE) if leaf.dtype == "bool"]
     shapes = sorted(leaf.shape for leaf in masks)
-    kernels = sorted(leaf.shape for leaf in used_arguments(report, Role.PARAMS) if leaf.path.endswith("['kernel']"))
+    kernels = sorted(
+        leaf.shape for leaf in used_arguments(seen.report, Role.PARAMS) if leaf.path.endswith("['kernel']")
+    )
     if not masks or shapes != kernels:
         return no(f"the program takes {len(masks)} masks for {len(kernels)} weight matrices")
     return yes(f"the program takes a mask for each of {len(kernels)} weight matrices: {in_words(total_bytes(masks))}")
 
 
-def fewer_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def fewer_params_evidence(seen: Observation) -> Verdict:
     """Looks for fewer parameters than in the reference, in arrays of the same names."""
-    del argument
-    if reference is None:
+    if seen.reference is None:
         return undecided(
-            f"the program takes {report.num_params} parameters; the number removed shows only in comparison with a "
-            "row without pruning"
+            f"the program takes {seen.report.num_params} parameters; the number removed shows only in comparison with "
+            "a row without pruning"
         )
-    sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"
-    return yes(sentence) if report.num_params < reference.num_params else no(sentence)
+    sentence = f"the program takes {seen.report.num_params} parameters, the reference {seen.reference.num_params}"
+    return yes(sentence) if seen.report.num_params < seen.reference.num_params else no(sentence)
 
 
 def parse_fraction(text: str) -> float:
@@ -71,9 +70,7 @@ PRUNE_STRUCTURED = Technique(
     Whole heads and units, those with the smallest weights, are removed, which leaves a smaller dense model: fewer
     parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
     summary="whole attention heads and hidden units removed: a smaller dense model",
-    how_to=HowTo(
-        sentence="Build the model without this fraction of the attention heads and hidden units.",
-    ),
+    how_to=HowTo(sentence="Build the model without this fraction of the attention heads and hidden units."),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",
     sets={"structurally_pruned_fraction": ARGUMENT},
@@ -83,7 +80,4 @@ PRUNE_STRUCTURED = Technique(
     tolerance=None,
 )
 
-TECHNIQUES = (
-    PRUNE,
-    PRUNE_STRUCTURED,
-)
+TECHNIQUES = (PRUNE, PRUNE_STRUCTURED)

@@ -6,10 +6,9 @@ from functools import partial
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ArgumentValue, Evidence, HowTo, Technique
+from memprof.workloads.technique import Evidence, HowTo, Observation, Technique
 
 _KERNEL = "['kernel']"
 
@@ -18,10 +17,9 @@ def _weights_evidence(dtype: str) -> Evidence:
     return partial(weights_evidence, dtype)
 
 
-def weights_evidence(dtype: str, report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def weights_evidence(dtype: str, seen: Observation) -> Verdict:
     """Looks for kernels that the program takes in that dtype alone, beside their scales."""
-    del argument, reference
-    params = used_arguments(report, Role.PARAMS)
+    params = used_arguments(seen.report, Role.PARAMS)
     kernels = [leaf for leaf in params if _KERNEL in leaf.path]
     narrow = [leaf for leaf in kernels if leaf.dtype == dtype]
     scales = [leaf for leaf in kernels if leaf.path.endswith("['scale']")]
@@ -29,25 +27,23 @@ def weights_evidence(dtype: str, report: Report, argument: ArgumentValue | None,
     sentence = (
         f"the program takes {in_words(total_bytes(narrow))} of weights in {dtype}, {in_words(total_bytes(scales))} "
         f"of scales and {in_words(others)} of other parameters; copies of weights take at most "
-        f"{in_words(most_bytes(report, Category.PARAM_COPIES))}"
+        f"{in_words(most_bytes(seen.report, Category.PARAM_COPIES))}"
     )
     return yes(sentence) if narrow and len(narrow) + len(scales) == len(kernels) else no(sentence)
 
 
-def int8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def int8_kv_evidence(seen: Observation) -> Verdict:
     """Looks for a cache of 8-bit integers beside their scales."""
-    del argument, reference
-    cache = used_arguments(report, Role.KV_CACHE)
+    cache = used_arguments(seen.report, Role.KV_CACHE)
     integers = total_bytes(leaf for leaf in cache if leaf.dtype == "int8")
     others = total_bytes(cache) - integers
     sentence = f"the cache is {in_words(integers)} of int8 and {in_words(others)} of scales"
     return yes(sentence) if 0 < others < integers else no(sentence)
 
 
-def fp8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def fp8_kv_evidence(seen: Observation) -> Verdict:
     """Looks for a cache of 8-bit floats."""
-    del argument, reference
-    cache = used_arguments(report, Role.KV_CACHE)
+    cache = used_arguments(seen.report, Role.KV_CACHE)
     dtypes = sorted({leaf.dtype for leaf in cache})
     sentence = f"the cache is {in_words(total_bytes(cache))} of {', '.join(dtypes) or 'no array'}"
     return yes(sentence) if dtypes == ["float8_e4m3fn"] else no(sentence)
@@ -177,13 +173,7 @@ FP8_KV = Technique(
     tolerance=None,
 )
 
-TECHNIQUES = (
-    INT8_WEIGHTS,
-    INT4_WEIGHTS,
-    FP8_WEIGHTS,
-    INT8_KV,
-    FP8_KV,
-)
+TECHNIQUES = (INT8_WEIGHTS, INT4_WEIGHTS, FP8_WEIGHTS, INT8_KV, FP8_KV)
 MEANS = {
     Aim.SCALE_RESULTS: Means(
         words="Multiply the result of each product, not the weights, by the scale: the product takes the cast integers."

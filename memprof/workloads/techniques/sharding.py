@@ -17,14 +17,12 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import HowTo, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
 def divided_evidence(
-    report: Report,
-    argument: ArgumentValue | None,
-    reference: Report | None,
+    seen: Observation,
     *,
     axis: str,
     roles: tuple[Role, ...],
@@ -36,36 +34,33 @@ def divided_evidence(
         roles: of the arguments that it should divide, more than half of each by bytes; the first has to be there.
         shrinks: the category of which less should be live than in the reference, if it does not have it already.
     """
-    del argument
-    size = report.target.topology.axes.get(axis, 1)
+    size = seen.report.target.topology.axes.get(axis, 1)
     if size == 1:
         return no(f"no two devices lie along an axis {axis}")
-    found = [(role, *_part_over(report, axis, role)) for role in roles]
+    found = [(role, *_part_over(seen.report, axis, role)) for role in roles]
     said = [f"{in_words(part)} of {in_words(total)} of {role.value}" for role, part, total in found if total]
     sentence = f"{', '.join(said)} sharded over {axis}={size}"
     if not found[0][2]:
         return no(f"the program takes no {roles[0].value} to shard over {axis}={size}")
     if any(2 * part < total for _, part, total in found):
         return no(sentence)
-    if reference is None:
+    if seen.reference is None:
         return yes(sentence)
-    ours, theirs = most_bytes(report, shrinks), most_bytes(reference, shrinks)
+    ours, theirs = most_bytes(seen.report, shrinks), most_bytes(seen.reference, shrinks)
     sentence += f", and at most {in_words(ours)} of {shrinks.value} on a device, in the reference {in_words(theirs)}"
     return yes(sentence) if ours < theirs or theirs == 0 else no(sentence)
 
 
-def zero2_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def zero2_evidence(seen: Observation) -> Verdict:
     """Looks for the axis in the optimizer state, and for sums over it of which each device gets a part only."""
     # An optimizer without state leaves the gradients to divide.
     state = divided_evidence(
-        report,
-        argument,
-        reference,
+        seen,
         axis=DP,
         roles=(Role.BATCH, Role.OPTIMIZER_STATE),
         shrinks=Category.OPTIMIZER_STATE,
     )
-    parts, whole = (_sent_over(report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
+    parts, whole = (_sent_over(seen.report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
     sentence = (
         f"{state.evidence}; of the sums over {DP}, each device gets {in_words(parts)} as its part, and "
         f"{in_words(whole)} whole"
@@ -98,14 +93,12 @@ def check_batch(config: Any, train_config: TrainConfig, axes: Mapping[str, int])
 
 def check_tensors(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many heads and hidden units."""
-    del train_config
     for name, size in config.tensor_sizes.items():
         check_divides(name, size, TP, axes)
 
 
 def check_length(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many tokens of each sequence."""
-    del train_config
     check_divides("seq_len", config.seq_len, SP, axes)
 
 

@@ -78,7 +78,6 @@ class UserModel:
 
         The tree is like that of the parameters, with None for all other leaves.
         """
-        del rng
         dtype = None if self._config.param_dtype == "float32" else self._config.param_dtype
         return _map_trained(self._spec.params, lambda leaf: _concrete(leaf, dtype))
 
