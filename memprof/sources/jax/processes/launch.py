@@ -151,11 +151,7 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
         raise MemprofError("ONNX is not installed: pip install 'jax-memprof[onnx]'")
     with _done(task, progress) as folder:
         exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
-        yield (
-            Handover.read(folder).step,
-            exported,
-            tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
-        )
+        yield (Handover.read(folder).step, exported, tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))))
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
@@ -205,7 +201,7 @@ def plan_in_child(
     with work_folder() as folder:
         program.write(folder)
         with _finished(folder, task, progress, children):
-            return Plan.read(folder / PLAN_FILE)
+            return Plan.decoded((folder / PLAN_FILE).read_bytes())
 
 
 def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
