@@ -12,8 +12,7 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Speeds
 from memprof.analysis.records.checkpoints import Block, Operation
-from memprof.sources.jax.checkpointing.evaluation import as_function, without_calls
-from memprof.sources.jax.checkpointing.signature import signature_of
+from memprof.sources.jax.checkpointing.evaluation import as_function, signature_of, without_calls
 from memprof.sources.jax.tracing.flops import count_flops
 
 _KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
