@@ -12,7 +12,8 @@ import pytest
 from jax.extend import core
 
 import memprof
-from memprof.sources.jax.checkpointing.attentions import Attention, fused
+from memprof.sources.jax.checkpointing.attention_search import fused
+from memprof.sources.jax.checkpointing.attentions import Attention
 
 _T = 24
 _QUERY, _KEYS, _VALUE = (jax.random.normal(jax.random.key(n), (2, _T, 4, 8), jnp.bfloat16) for n in range(3))
