@@ -290,10 +290,9 @@ def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
                 break
             continue
         (role,) = roles
-        fits = {
-            Role.PARAMS: leaf.is_float and not leaf.use.is_carried,
-            Role.BATCH: bool(leaf.array.shape),
-        }.get(role, True)
+        fits = {Role.PARAMS: leaf.is_float and not leaf.use.is_carried, Role.BATCH: bool(leaf.array.shape)}.get(
+            role, True
+        )
         return replace(leaf, role=role if fits else None)
     return leaf
 

@@ -16,7 +16,7 @@ from typing import Any
 from memprof.analysis.attribution.op_names import Named
 from memprof.sources.jax.roles.comes_back import Ends, Evidence, NextValue, next_values
 from memprof.sources.jax.roles.updates import ArgumentUse, Array, argument_like
-from memprof.sources.jax.roles.walk import Made, Walk
+from memprof.sources.jax.roles.walk import Kind, Made, Meeting, Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,10 @@ class Program:
     def is_training(self) -> bool:
         """Whether the step updates parameters with their gradients, or returns the gradients."""
         return any(use.is_parameter or use.is_differentiated_for for use in self.uses)
+
+    def meetings(self, *kinds: Kind) -> list[Meeting]:
+        """Return the meetings of some kinds."""
+        return [meeting for meeting in self.walk.meetings if meeting.kind in kinds]
 
     def leaves(self, bits: int) -> Iterator[int]:
         """Return the numbers of the leaves in a bit set."""

@@ -87,12 +87,7 @@ def next_values(
 
 class _Matching:
     def __init__(
-        self,
-        arguments: Ends,
-        results: Ends,
-        positions: Mapping[str, int],
-        fields: Sequence[str],
-        differentiated: int,
+        self, arguments: Ends, results: Ends, positions: Mapping[str, int], fields: Sequence[str], differentiated: int
     ) -> None:
         self._arguments, self._results = arguments, results
         self._positions, self._fields, self._differentiated = positions, fields, differentiated

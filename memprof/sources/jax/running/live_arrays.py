@@ -73,9 +73,7 @@ def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | No
     groups.sort(key=lambda group: -group.size_bytes)
     stats = fullest.memory_stats() if fullest is not None else None
     return LiveArrays(
-        seconds=since_start(),
-        groups=tuple(groups),
-        in_use_bytes=stats.get("bytes_in_use") if stats else None,
+        seconds=since_start(), groups=tuple(groups), in_use_bytes=stats.get("bytes_in_use") if stats else None
     )
 
 
