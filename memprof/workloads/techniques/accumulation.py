@@ -111,5 +111,5 @@ MEANS = {
     Aim.CAST_ACCUMULATORS: Means(
         code="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)\n"
         "add = lambda total, gradients: jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients)"
-    ),
+    )
 }

@@ -85,10 +85,7 @@ REMAT = Technique(
     block is recomputed when the backward pass reaches it. The cost is one more forward pass through the blocks, about
     a third more operations.""",
     summary="each Transformer block checkpointed: its inside is recomputed in the backward pass",
-    how_to=HowTo(
-        sentence="Checkpoint each block.",
-        code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
-    ),
+    how_to=HowTo(sentence="Checkpoint each block.", code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)"),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "nothing", "remat_names": ""},
@@ -143,7 +140,7 @@ REMAT_MLP_ATTN = Technique(
     summary="attention and MLP of each Transformer block checkpointed separately",
     how_to=HowTo(
         sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
-        "Flax, or `jax.checkpoint` of functions.",
+        "Flax, or `jax.checkpoint` of functions."
     ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="checkpointing",
@@ -162,10 +159,7 @@ REMAT_ACT = Technique(
     unrolled layers XLA does the same by itself, because it repeats cheap operations inside fusions of the backward
     pass; in a loop over layers XLA keeps whatever JAX saves, so there the technique has an effect.""",
     summary="only the activation function of each MLP checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the activation function.",
-        code="activation = jax.checkpoint(jax.nn.gelu)",
-    ),
+    how_to=HowTo(sentence="Checkpoint the activation function.", code="activation = jax.checkpoint(jax.nn.gelu)"),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
     sets={"remat_activation": True},

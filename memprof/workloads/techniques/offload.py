@@ -61,5 +61,5 @@ MEANS = {
         "opt_state = jax.device_put(opt_state, jax.memory.Space.Device)"
         "  # it lies in jax.memory.Space.Host before and after",
         technique=OFFLOAD_OPT.name,
-    ),
+    )
 }

@@ -137,8 +137,7 @@ BF16_PARAMS = Technique(
     1/256 of itself in one step, so late in a training run small updates are lost.""",
     summary="compute in bfloat16, with parameters and, by optax's defaults, optimizer state in bfloat16, too",
     how_to=HowTo(
-        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
-        code=_CAST_WEIGHTS,
+        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.", code=_CAST_WEIGHTS
     ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
     family="precision",
@@ -161,7 +160,7 @@ FP16 = Technique(
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
     how_to=HowTo(
         sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
-        " `flax.training.dynamic_scale.DynamicScale().value_and_grad`.",
+        " `flax.training.dynamic_scale.DynamicScale().value_and_grad`."
     ),
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
     family="precision",

@@ -177,5 +177,5 @@ TECHNIQUES = (INT8_WEIGHTS, INT4_WEIGHTS, FP8_WEIGHTS, INT8_KV, FP8_KV)
 MEANS = {
     Aim.SCALE_RESULTS: Means(
         words="Multiply the result of each product, not the weights, by the scale: the product takes the cast integers."
-    ),
+    )
 }

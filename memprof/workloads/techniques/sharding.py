@@ -21,13 +21,7 @@ from memprof.workloads.technique import HowTo, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def divided_evidence(
-    seen: Observation,
-    *,
-    axis: str,
-    roles: tuple[Role, ...],
-    shrinks: Category,
-) -> Verdict:
+def divided_evidence(seen: Observation, *, axis: str, roles: tuple[Role, ...], shrinks: Category) -> Verdict:
     """Looks for the axis in the shardings of the arguments, and for fewer bytes of a category on each device.
 
     Args:
@@ -54,12 +48,7 @@ def divided_evidence(
 def zero2_evidence(seen: Observation) -> Verdict:
     """Looks for the axis in the optimizer state, and for sums over it of which each device gets a part only."""
     # An optimizer without state leaves the gradients to divide.
-    state = divided_evidence(
-        seen,
-        axis=DP,
-        roles=(Role.BATCH, Role.OPTIMIZER_STATE),
-        shrinks=Category.OPTIMIZER_STATE,
-    )
+    state = divided_evidence(seen, axis=DP, roles=(Role.BATCH, Role.OPTIMIZER_STATE), shrinks=Category.OPTIMIZER_STATE)
     parts, whole = (_sent_over(seen.report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
     sentence = (
         f"{state.evidence}; of the sums over {DP}, each device gets {in_words(parts)} as its part, and "
@@ -208,10 +197,7 @@ FULLY_SHARDED = Technique(
     sets={"fully_sharded": True},
     axis=FSDP,
     evidence=partial(
-        divided_evidence,
-        axis=FSDP,
-        roles=(Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH),
-        shrinks=Category.PARAMS,
+        divided_evidence, axis=FSDP, roles=(Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH), shrinks=Category.PARAMS
     ),
     check_axes=check_batch,
     shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),

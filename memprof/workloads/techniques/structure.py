@@ -99,10 +99,7 @@ NO_DONATE = Technique(
 
     This is the default of `jax.jit`, and many training scripts use it unknowingly.""",
     summary="old and new state beside each other, as in the baseline",
-    how_to=HowTo(
-        sentence="Donate no argument, which is JAX's default.",
-        code="step = jax.jit(step)",
-    ),
+    how_to=HowTo(sentence="Donate no argument, which is JAX's default.", code="step = jax.jit(step)"),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     family="structure",
     sets={"donate": False},
@@ -123,7 +120,7 @@ SCAN = Technique(
     summary="a loop over layers with stacked parameters (nn.scan), instead of a copy of the program per layer",
     how_to=HowTo(
         sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
-        " `nn.scan` in Flax, or `jax.lax.scan`.",
+        " `nn.scan` in Flax, or `jax.lax.scan`."
     ),
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
     family="structure",
