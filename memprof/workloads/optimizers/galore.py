@@ -48,10 +48,7 @@ class ScaleByGaloreState(NamedTuple):
 
 
 def galore(
-    learning_rate: optax.ScalarOrSchedule,
-    weight_decay: float = 0.0,
-    refresh_interval: int = 200,
-    scale: float = 0.25,
+    learning_rate: optax.ScalarOrSchedule, weight_decay: float = 0.0, refresh_interval: int = 200, scale: float = 0.25
 ) -> optax.GradientTransformation:
     """Adam that keeps 2 to 3 bytes of state per element of a matrix instead of 8.
 
