@@ -18,9 +18,9 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
@@ -92,7 +92,7 @@ def _names_step(what: str) -> bool:
 
 
 def compiled_advice(
-    subject: Subject, techniques: str, target: Target | None, settings: CompileSettings, pool: PoolSettings | None
+    subject: Subject, techniques: str, target: AskedTarget, settings: CompileSettings, pool: PoolSettings | None
 ) -> tuple[Report, tuple[Advice, ...]]:
     """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
     from memprof.sources.jax.hints import as_workload_error

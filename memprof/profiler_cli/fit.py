@@ -19,8 +19,9 @@ from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture, Target
+    from memprof.analysis.records.capture import Capture
     from memprof.profiler_cli.kept_captures import KeptCaptures
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest
 
@@ -147,7 +148,7 @@ def fit(
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = f"{SHARDS}={_FIRST_MESH}" if framework is options.FrameworkName.TORCH else _FIRST_MESH
     judged_by = options.chosen_pool(pool)
-    target: Target | None
+    target: AskedTarget
     if framework is options.FrameworkName.TORCH:
         target, judged_by = torch_target(compiling.target, mesh), POOL
     elif engine is options.EngineName.TENSORRT:

@@ -108,7 +108,7 @@ def import_programs(
     from memprof.sources.capture_file import write_capture
     from memprof.sources.dumps.importing import import_program, sizes_of
     from memprof.sources.jax.roles.leaf import parse_roles
-    from memprof.sources.jax.targets.resolve import resolve_asked
+    from memprof.sources.jax.targets.resolve import resolve
     from memprof.sources.snapshot.capture import import_snapshot, is_snapshot
 
     snapshots = [path for path in paths if is_snapshot(path)]
@@ -124,7 +124,7 @@ def import_programs(
         print_profile(profile, program, rendering(None, output=output, force=force, width=width))
         return
     show = rendering("terminal", width=width, full=False)
-    aim, roles = resolve_asked(target), parse_roles(role)
+    aim, roles = None if target is None else resolve(target), parse_roles(role)
     file = output if output is not None and is_capture(output.name) and not output.is_dir() else None
     folder = Path() if output is None else output
     if file is not None:

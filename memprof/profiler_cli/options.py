@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target as DeviceTarget
     from memprof.analysis.records.pool import PoolSettings
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.subject import Subject
 
@@ -303,8 +303,8 @@ class TargetOptions:
         int | None, typer.Option("--slices", min=1, max=MOST, hidden=True, help="The number of TPU slices of the mesh.")
     ] = None
 
-    def resolved(self, *, runs: bool = False) -> DeviceTarget | None:
-        """The target and mesh that were asked for; None: the default.
+    def resolved(self, *, runs: bool = False) -> AskedTarget:
+        """The target and mesh that were asked for.
 
         Raises:
             MemprofError: see `resolve_asked`.

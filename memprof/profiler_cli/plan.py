@@ -14,7 +14,7 @@ from memprof.profiler_cli.console import ExitCode, stages, write
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.studies.plan.allowed import Allowed
     from memprof.studies.plan.plan import CheckpointPlan
     from memprof.studies.subject import Subject
@@ -105,7 +105,7 @@ def plan(
 def _found(
     subject: Subject,
     techniques: str,
-    target: Target | None,
+    target: AskedTarget,
     budget_bytes: int | None,
     *,
     with_curve: bool,

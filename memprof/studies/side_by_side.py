@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.jax.processes.launch import compile_all
 from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import AskedTarget
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject, request_digest
 from memprof.workloads.composition import parse_techniques, verdicts
@@ -31,7 +32,7 @@ class Rows:
         return f"{self.subject.label} {techniques}"
 
     def tasks(
-        self, target: Target | None, *, num_steps: int = 0, settings: CompileSettings = TO_THE_PLAN
+        self, target: AskedTarget, *, num_steps: int = 0, settings: CompileSettings = TO_THE_PLAN
     ) -> tuple[tuple[Task, ...], tuple[FailedRow, ...]]:
         """Return the compile of each row, and the rows whose techniques lack a requirement.
 

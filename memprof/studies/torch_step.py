@@ -43,7 +43,7 @@ def torch_target(name: str | None, mesh: str | None = None) -> Target:
     if mesh is None:
         return default_target("the default") if name is None else resolve(name)
     target = resolve_asked(name, mesh=mesh)
-    assert target is not None
+    assert isinstance(target, Target)  # only steps that run get the local device
     if [*target.topology.axes] not in ([DATA], [SHARDS]):
         raise MemprofError(
             f"a PyTorch step is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memprof.analysis.records.capture import Target
+from memprof.sources.jax.targets.resolve import AskedTarget
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
@@ -134,7 +134,7 @@ class BuiltInStep:
             techniques=applied_techniques(self.techniques),
         )
 
-    def build(self, target: Target | None = None) -> StepSpec:
+    def build(self, target: AskedTarget = None) -> StepSpec:
         """Return the training step, on the target's mesh if it has one."""
         from memprof.sources.jax.targets.mesh import mesh_of
 

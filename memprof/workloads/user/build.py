@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError, unknown_name
-from memprof.sources.jax.targets.resolve import DEVICES
+from memprof.sources.jax.targets.resolve import DEVICES, AskedTarget
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
@@ -49,7 +48,7 @@ class UserStep:
     arguments: tuple[str, ...] = ()
     program: int | None = None
 
-    def build(self, target: Target | None = None) -> StepSpec:
+    def build(self, target: AskedTarget = None) -> StepSpec:
         """Return the step.
 
         Args:

@@ -196,7 +196,7 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["import", "text.pickle", "one.memprof"], ["import", "text.pickle", "text.prof"], ["import", ESCAPE],
             ["import", "text.pickle", "-o", f"{LONG}.memprof"], ["import", "text.pickle", "-o", f"{LONG}/x.memprof"],
             ["import", "text.pickle", "-o", LONG], ["import", "text.pickle", "-o", "train.py/x.memprof"],
-            ["import", "text.pickle", "--target", LONG], ["import", "text.pickle", "--largest", "1"],
+            ["import", "text.pickle", "--target", LONG], ["import", "text.pickle", "--target", "local"], ["import", "text.pickle", "--largest", "1"],
             ["import", "text.prof", "-o", LONG], ["import", "text.prof", "-o", f"{LONG}.html"],
             ["run", f"{LONG}.onnx", "--engine", "tensorrt"], ["run", "mlp", "--engine", LONG],
             ["run", "mlp", "--engine", ""], ["run", "nothing.onnx", "--engine", "tensorrt"],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from memprof.analysis.hlo.decoded import FreshCapture
-from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.exported import Exported
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.child_process import ChildProcess, Children, Progress
@@ -36,6 +36,7 @@ from memprof.sources.jax.processes.task import (
     decoded_task,
 )
 from memprof.sources.jax.processes.work_folder import work_folder
+from memprof.sources.jax.targets.resolve import AskedTarget
 from memprof.sources.jax.xla.plan import Plan, PlannedStep, with_plan
 from memprof.sources.jax.xla.plan_cache import PlanCache, checked
 from memprof.sources.jax.xla.portable_program import CompileSettings, PlanTask, PortableProgram
@@ -168,7 +169,7 @@ def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int |
         return counts
 
 
-def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
+def num_at_a_time(settings: CompileSettings, target: AskedTarget) -> int:
     """Return the number of concurrent compiles: the capacity of the cluster and a few more that are being lowered.
 
     Raises:

@@ -17,6 +17,7 @@ import msgspec
 
 from memprof.analysis.records.capture import Target
 from memprof.errors import InternalError, MemprofError, WorkloadError
+from memprof.sources.jax.targets.resolve import AskedTarget, LocalDevice
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.untrusted import convert
 
@@ -45,7 +46,7 @@ class Recipe(Protocol):
 
     imports: ClassVar[tuple[str, ...]]
 
-    def build(self, target: Target | None) -> StepSpec:
+    def build(self, target: AskedTarget) -> StepSpec:
         """Build the step in the child process; this may run the user's code.
 
         Args:
@@ -59,7 +60,7 @@ class Task:
 
     Attributes:
         label: name that distinguishes the task from others.
-        target: the target of the compile; None for the best one available.
+        target: the target of the compile.
         num_steps: number of steps to run and time after the compile.
         traces: whether to trace these steps into `TRACE_FOLDER` of the work folder.
         lowers_only: whether to stop after lowering, with the inputs of the compile in the work folder.
@@ -70,7 +71,7 @@ class Task:
     """
 
     recipe: Recipe
-    target: Target | None
+    target: AskedTarget
     label: str = ""
     num_steps: int = 0
     traces: bool = False
@@ -85,7 +86,7 @@ class CountingTask:
     """Steps whose recomputed operations are counted, by tracing alone, into `RECOMPUTED_FILE`."""
 
     recipes: tuple[Recipe, ...]
-    target: Target | None
+    target: AskedTarget
     settings: CompileSettings = TO_THE_PLAN
 
 
@@ -158,7 +159,9 @@ def decoded_task(line: bytes | str) -> AnyTask:
     """Decode the task in a line, and import the modules of its recipes."""
     found = json.loads(line)
     fields, recipes = found["fields"], tuple(converted(recipe, _type(name)) for name, recipe in found["recipes"])
-    fields["target"] = converted(fields["target"], Target | None)
+    target = fields["target"]
+    is_whole = target is not None and "platform" in target
+    fields["target"] = converted(target, Target if is_whole else LocalDevice | None)
     fields["settings"] = converted(fields["settings"], CompileSettings)
     if found["task"] == PlanTask.__name__:
         return PlanTask(**fields)
