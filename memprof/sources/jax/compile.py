@@ -1,6 +1,8 @@
 """From a step to a capture: trace, lower, compile, and keep XLA's memory plan.
 
-This happens in the child process (see `child.py`), because a compile can kill its process.
+This happens in the child process (see `child.py`), because a compile can kill its process. Functions that trace a step
+raise `MemprofError` if it cannot be compiled for the target, and whatever the user's function raises. Those that also
+compile raise `WorkloadError` if XLA cannot compile the step, or crashes another process that compiles it.
 """
 
 from __future__ import annotations
@@ -114,12 +116,7 @@ class LoweredStep:
 def compile_step(
     spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
 ) -> CompiledStep:
-    """Lower and compile a step for a target in this process: see `compile_lowered`.
-
-    Raises:
-        MemprofError, InternalError: see `compile_lowered`.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Lower and compile a step for a target in this process: see `compile_lowered`."""
     step = lower_step(spec, target, progress)
     return compile_lowered(step, dump_folder=dump_folder, progress=progress, stop_at_plan=stop_at_plan)
 
@@ -173,10 +170,6 @@ def capture_of(
     So the compile can be ended once the plan is complete, and a crash does not affect this process. For an accelerator
     of this machine, everything runs in this process, which may have reserved the device. The compile time includes the
     start of the other process.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_step`; or XLA could not compile the step, or crashed its process.
-        Exception: whatever the user's function raises while it is traced.
     """
     plan = planned(lower_step(spec, target, progress), progress=progress, settings=settings)
     return checked(plan(), plan)
@@ -211,9 +204,6 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
 
     Args:
         step: the already jitted call; None to jit the function as `spec` says.
-
-    Raises:
-        Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
     progress("tracing")
@@ -336,12 +326,7 @@ def _is_portable(target: Target) -> bool:
 
 
 def key_of_step(spec: StepSpec, target: Target) -> str:
-    """Return a key that is equal for steps with the same computation and argument shapes in one environment.
-
-    Raises:
-        MemprofError: the step cannot be compiled for that target.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Return a key that is equal for steps with the same computation and argument shapes in one environment."""
     closed = traced_jaxpr(spec, target)
     content = hashlib.sha256(str(closed.jaxpr).encode())
     for const in closed.consts:
@@ -351,21 +336,12 @@ def key_of_step(spec: StepSpec, target: Target) -> str:
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
-    """Return the FLOPs that a step recomputes, counted by tracing alone.
-
-    Raises:
-        MemprofError: the step cannot be compiled for that target.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Return the FLOPs that a step recomputes, counted by tracing alone."""
     return recomputed_flops(count_flops(traced_jaxpr(spec, target)))
 
 
 def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
-    """Return the jaxpr of a step, in the primitives that JAX lowers.
-
-    Raises:
-        MemprofError, Exception: see `traced_recomputation`.
-    """
+    """Return the jaxpr of a step, in the primitives that JAX lowers."""
     return _trace(spec, target, devices_of_step(spec, target)).jaxpr
 
 
