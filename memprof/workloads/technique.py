@@ -108,7 +108,7 @@ class Technique:
         about: how it works and what it costs: a sentence, then paragraphs.
         how_to: how users apply it in their own code; None for the baseline, which needs no change.
         reference: where the idea is described.
-        family: group of similar techniques that are listed together: `precision`, `structure`, ...
+        family: group of similar techniques that are listed together: the name of its file, which the registry fills in.
         sets: the fields of `TrainConfig` that it sets, with their values. It changes no other field.
         join: adds an argument to the current value of its field, so that the technique can be given several times.
         argument: its argument; None if it takes none.
@@ -133,9 +133,9 @@ class Technique:
     name: str
     summary: str
     reference: str
-    family: str
     about: str
     sets: Mapping[str, Any]
+    family: str = ""
     join: Callable[[Any, ArgumentValue], Any] | None = None
     how_to: HowTo | None = None
     argument: Argument | None = None

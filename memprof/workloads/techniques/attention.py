@@ -82,7 +82,6 @@ FLASH = Technique(
         code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
     ),
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
-    family="attention",
     sets={"attention_kernel": "flash"},
     evidence=flash_evidence,
     needs=("bf16",),

@@ -44,7 +44,6 @@ XLA = Technique(
         argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     ),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",
-    family="compiler",
     sets={"compiler_options": ARGUMENT},
     join=_join_options,
     argument=Argument(

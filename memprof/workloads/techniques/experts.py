@@ -62,7 +62,6 @@ EXPERT = Technique(
         'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     ),
     reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",
-    family="experts",
     sets={"expert_parallel": True},
     settings=("num_experts=8",),
     axis=EP,

@@ -73,7 +73,6 @@ CHUNKED_LOSS = Technique(
         code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     ),
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
-    family="loss",
     sets={"num_loss_chunks": ARGUMENT},
     argument=Argument(spelling="chunked-loss=<K>", pattern="[1-9][0-9]*", example="4", parse=int),
     evidence=chunked_loss_evidence,

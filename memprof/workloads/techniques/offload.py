@@ -46,7 +46,6 @@ OFFLOAD_OPT = Technique(
         code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
     ),
     reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
-    family="offload",
     sets={"offload_optimizer": True},
     evidence=offloaded_optimizer_evidence,
     shrinks=(Category.OPTIMIZER_STATE,),

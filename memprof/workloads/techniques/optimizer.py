@@ -83,7 +83,6 @@ OPT = Technique(
         argument_code=lambda name: registry.optimizer(str(name)).code,
     ),
     reference="optax documentation, Optimizers: https://optax.readthedocs.io/en/latest/api/optimizers.html",
-    family="optimizer",
     sets={"optimizer": ARGUMENT},
     # Any text, so that the error for a wrong name can list the right ones. The example keeps less than the baseline.
     argument=Argument(spelling="opt=<NAME>", pattern="[^+]+", example="momentum", parse=parse),

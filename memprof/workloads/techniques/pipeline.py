@@ -73,7 +73,6 @@ PIPELINE = Technique(
         sentence="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on."
     ),
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
-    family="pipeline",
     sets={"pipelined": True, "num_microbatches": ARGUMENT, "scan_layers": True},
     argument=Argument(
         spelling="pp<M>", pattern="(?:[1-9][0-9]*)?", example="4", parse=lambda text: int(text) if text else 0

@@ -100,7 +100,6 @@ FP32 = Technique(
     summary="everything in float32, as in the baseline",
     how_to=HowTo(sentence="Compute and hold the parameters in float32, which is JAX's default."),
     reference="IEEE 754-2019, binary32",
-    family="precision",
     sets={"compute_dtype": "float32", "param_dtype": "float32", "loss_scaling": False},
     evidence=float32_evidence,
     restates_baseline=True,
@@ -120,7 +119,6 @@ BF16 = Technique(
         code=_CAST_PASSES,
     ),
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
-    family="precision",
     sets={"compute_dtype": "bfloat16", "param_dtype": "float32", "loss_scaling": False},
     evidence=bfloat16_evidence,
     shrinks=(Category.ACTIVATIONS,),
@@ -140,7 +138,6 @@ BF16_PARAMS = Technique(
         sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.", code=_CAST_WEIGHTS
     ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
-    family="precision",
     sets={"compute_dtype": "bfloat16", "param_dtype": "bfloat16", "loss_scaling": False},
     evidence=bfloat16_params_evidence,
     shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
@@ -163,7 +160,6 @@ FP16 = Technique(
         " `flax.training.dynamic_scale.DynamicScale().value_and_grad`."
     ),
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
-    family="precision",
     sets={"compute_dtype": "float16", "param_dtype": "float32", "loss_scaling": True},
     evidence=float16_evidence,
     shrinks=(Category.ACTIVATIONS,),

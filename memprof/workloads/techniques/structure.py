@@ -86,7 +86,6 @@ DONATE = Technique(
         code="step = jax.jit(step, donate_argnums=(0,))",
     ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
-    family="structure",
     sets={"donate": True},
     evidence=donation_evidence,
     shrinks=(Category.OUTPUTS,),
@@ -101,7 +100,6 @@ NO_DONATE = Technique(
     summary="old and new state beside each other, as in the baseline",
     how_to=HowTo(sentence="Donate no argument, which is JAX's default.", code="step = jax.jit(step)"),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
-    family="structure",
     sets={"donate": False},
     evidence=no_donation_evidence,
     restates_baseline=True,
@@ -123,7 +121,6 @@ SCAN = Technique(
         " `nn.scan` in Flax, or `jax.lax.scan`."
     ),
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
-    family="structure",
     sets={"scan_layers": True},
     evidence=layer_loop_evidence,
     grows=(Category.ACTIVATIONS, Category.GRADIENTS),
