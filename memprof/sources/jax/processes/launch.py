@@ -186,10 +186,8 @@ def plan_in_child(
     program: PortableProgram, task: PlanTask, *, progress: Progress, children: Children | None = None
 ) -> Plan:
     """Compile an already lowered program in a separate process."""
-    with work_folder() as folder:
-        program.write(folder)
-        with _finished(folder, task, progress, children):
-            return Plan.decoded((folder / PLAN_FILE).read_bytes())
+    with _done(task, progress, children, program) as folder:
+        return Plan.decoded((folder / PLAN_FILE).read_bytes())
 
 
 def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
@@ -255,17 +253,20 @@ def _planner_of(tasks: Sequence[Task]) -> Iterator[_Planner]:
 
 
 @contextmanager
-def _done(task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
-    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child."""
-    with work_folder() as folder, _finished(folder, task, progress, children):
-        yield folder
+def _done(
+    task: AnyTask, progress: Progress, children: Children | None = None, program: PortableProgram | None = None
+) -> Iterator[Path]:
+    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child.
 
-
-@contextmanager
-def _finished(folder: Path, task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[None]:
-    with ChildProcess.started(folder, task, children or Children()) as child:
-        child.finish(progress, task.settings.timeout_seconds)
-        yield
+    Args:
+        program: the program that the task compiles, if it is lowered already.
+    """
+    with work_folder() as folder:
+        if program is not None:
+            program.write(folder)
+        with ChildProcess.started(folder, task, children or Children()) as child:
+            child.finish(progress, task.settings.timeout_seconds)
+            yield folder
 
 
 def free_memory_bytes() -> int | None:
