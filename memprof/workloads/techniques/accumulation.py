@@ -10,7 +10,7 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import MINIBATCHES
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 _NUM_MINIBATCHES = "[1-9][0-9]*"
@@ -62,16 +62,14 @@ ACCUM = Technique(
     gradients of the current minibatch. The gradients equal those of the whole batch, however the padding is
     distributed (see `gradients.py`).""",
     summary="gradients of N minibatches added up in a loop (lax.scan); the batch must be a multiple of N",
-    how_to=HowTo(
-        sentence="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
-        code="""def add(total, part):
+    instruction="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
+    code="""def add(total, part):
     return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
 
 
 parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
 gradients = jax.tree.map(lambda x: x / <N>, total)""",
-    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     sets={"num_minibatches": ARGUMENT, "accumulation": "scan"},
     argument=Argument(spelling="accum<N>", pattern=_NUM_MINIBATCHES, example="2", parse=int),
@@ -89,12 +87,10 @@ ACCUM_LOOP = Technique(
     which may keep the activations of several minibatches live at once. Compare it with `accum<N>` to see the effect of
     the loop.""",
     summary="gradients of N minibatches added up by N copies of the pass; the batch must be a multiple of N",
-    how_to=HowTo(
-        sentence="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
-        code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
+    instruction="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
+    code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 each = [jax.grad(loss)(params, jax.tree.map(lambda x: x[number], parts)) for number in range(<N>)]
 gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",
-    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     sets={"num_minibatches": ARGUMENT, "accumulation": "unrolled"},
     argument=Argument(spelling="accum<N>-loop", pattern=_NUM_MINIBATCHES, example="2", parse=int),

@@ -10,7 +10,7 @@ from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import no, yes
 from memprof.workloads.intents import Aim, Intent, Means
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 # XLA's names of cuDNN's kernels for both passes begin like this.
@@ -77,10 +77,8 @@ FLASH = Technique(
     cuDNN plans its scratch memory on the device. Without a device, XLA reserves none for these calls, so a footprint
     for an absent GPU does not include it.""",
     summary="attention by cuDNN's fused kernel, which never stores the probabilities (half precision only)",
-    how_to=HowTo(
-        sentence="Attend with cuDNN's fused kernel, with queries, keys and values in half precision.",
-        code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
-    ),
+    instruction="Attend with cuDNN's fused kernel, with queries, keys and values in half precision.",
+    code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
     sets={"attention_kernel": "flash"},
     evidence=flash_evidence,

@@ -15,7 +15,7 @@ from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import ATTENTION, MLP, RESIDUALS
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.techniques.offload import check_has_host_memory
 
 
@@ -85,7 +85,8 @@ REMAT = Technique(
     block is recomputed when the backward pass reaches it. The cost is one more forward pass through the blocks, about
     a third more operations.""",
     summary="each Transformer block checkpointed: its inside is recomputed in the backward pass",
-    how_to=HowTo(sentence="Checkpoint each block.", code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)"),
+    instruction="Checkpoint each block.",
+    code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     sets={"remat_modules": "block", "remat_policy": "nothing", "remat_names": ""},
     evidence=both_evidence,
@@ -101,9 +102,7 @@ REMAT_MLP = Technique(
     after the activation function, and for its derivative). They are recomputed; the activations of attention are
     kept.""",
     summary="the MLP of each Transformer block checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function."
-    ),
+    instruction="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     sets={"remat_modules": "mlp", "remat_policy": "nothing", "remat_names": ""},
     evidence=partial(recomputed_evidence, modules=(MLP,), others=(ATTENTION,)),
@@ -118,9 +117,7 @@ REMAT_ATTN = Technique(
     Its probabilities grow with the square of the length and are the largest activation of long sequences. They are
     recomputed; the activations of the MLP are kept.""",
     summary="the attention of each Transformer block checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function."
-    ),
+    instruction="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     sets={"remat_modules": "attention", "remat_policy": "nothing", "remat_names": ""},
     evidence=partial(recomputed_evidence, modules=(ATTENTION,), others=(MLP,)),
@@ -135,10 +132,8 @@ REMAT_MLP_ATTN = Technique(
     Unlike `remat`, this also keeps the residual stream between attention and MLP; in return, only one of the two is
     recomputed at a time, which lowers the peak of the backward pass.""",
     summary="attention and MLP of each Transformer block checkpointed separately",
-    how_to=HowTo(
-        sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
-        "Flax, or `jax.checkpoint` of functions."
-    ),
+    instruction="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
+    "Flax, or `jax.checkpoint` of functions.",
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     sets={"remat_modules": "mlp,attention", "remat_policy": "nothing", "remat_names": ""},
     evidence=both_evidence,
@@ -155,7 +150,8 @@ REMAT_ACT = Technique(
     unrolled layers XLA does the same by itself, because it repeats cheap operations inside fusions of the backward
     pass; in a loop over layers XLA keeps whatever JAX saves, so there the technique has an effect.""",
     summary="only the activation function of each MLP checkpointed",
-    how_to=HowTo(sentence="Checkpoint the activation function.", code="activation = jax.checkpoint(jax.nn.gelu)"),
+    instruction="Checkpoint the activation function.",
+    code="activation = jax.checkpoint(jax.nn.gelu)",
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     sets={"remat_activation": True},
     evidence=activation_function_evidence,
@@ -171,10 +167,8 @@ REMAT_DOTS = Technique(
     to recompute; the products of attention (which have batch dimensions) are not, because their results grow with the
     square of the length. `dots_saveable` would keep those too, and lose most of the saving.""",
     summary="each Transformer block checkpointed, with the results of its projections kept",
-    how_to=HowTo(
-        sentence="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
-        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
-    ),
+    instruction="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
+    code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     sets={"remat_modules": "block", "remat_policy": "products", "remat_names": ""},
     evidence=partly_kept_evidence,
@@ -189,12 +183,10 @@ REMAT_NAMES = Technique(
     Keep values that are small but expensive to recompute: keeping `attention_out`, for example, avoids recomputing
     all of attention before the MLP. The names are in `scopes.py`; the values are marked with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
-    how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that saves them.",
-        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
-        argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
-    ),
+    instruction="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+    "policy that saves them.",
+    code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+    argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     sets={"remat_modules": "block", "remat_policy": "names", "remat_names": ARGUMENT},
     argument=Argument(spelling="remat-names=<A,B>", pattern="[^+]+", example="qkv,attention_out", parse=parse_names),
@@ -211,15 +203,13 @@ REMAT_OFFLOAD = Technique(
     forward pass and back in the backward pass; the rest is recomputed. The memory saved on the device is used on the
     host, and the cost is traffic between the two instead of operations.""",
     summary="each Transformer block checkpointed, with its named values in host memory (pinned_host)",
-    how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that offloads them to host memory.",
-        code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+    instruction="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+    "policy that offloads them to host memory.",
+    code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
     offload_src="device", offload_dst="pinned_host",
 )
 block = jax.checkpoint(block, policy=policy)""",
-    ),
     reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     sets={"remat_modules": "block", "remat_policy": "offload", "remat_names": ",".join(RESIDUALS)},
     evidence=offloaded_residuals_evidence,

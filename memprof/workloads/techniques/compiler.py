@@ -6,7 +6,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import is_same_program, no, undecided, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, Observation, Technique
 
 
 def option_evidence(seen: Observation) -> Verdict:
@@ -38,11 +38,9 @@ XLA = Technique(
     report. It may be given several times. Options and their values differ between versions; XLA rejects unknown
     ones.""",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
-    how_to=HowTo(
-        sentence="Pass the option to the compiler when the step is compiled.",
-        code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
-        argument_code=lambda option: str(tuple(str(option).split("=", 1))),
-    ),
+    instruction="Pass the option to the compiler when the step is compiled.",
+    code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
+    argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",
     sets={"compiler_options": ARGUMENT},
     join=_join_options,

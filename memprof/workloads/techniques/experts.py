@@ -10,7 +10,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
 from memprof.workloads.mesh_axes import EP
 from memprof.workloads.scopes import EXPERTS
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.techniques.sharding import check_batch, check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
@@ -56,11 +56,9 @@ EXPERT = Technique(
     router decides, because an expert takes no more than its capacity and empty slots are sent, too: a smaller
     `capacity_factor` sends and holds less, and drops more tokens.""",
     summary="experts and batch sharded over the axis ep; tokens sent to their experts and back by all-to-all",
-    how_to=HowTo(
-        sentence="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
-        code="x = jax.lax.with_sharding_constraint(x, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
-    ),
+    instruction="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
+    code="x = jax.lax.with_sharding_constraint(x, "
+    'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",
     sets={"expert_parallel": True},
     settings=("num_experts=8",),

@@ -12,7 +12,7 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import LAYERS
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 _NUMBER = "[1-9][0-9]*"
@@ -126,10 +126,8 @@ KV_LIST = Technique(
     the cache exists twice, donated or not. A separate array is updated in place. The cost is compile time: the program
     grows with the number of layers.""",
     summary="the cache as one array per layer, updated in place; the layers are unrolled",
-    how_to=HowTo(
-        sentence="Hold the cache of each layer in a separate array, and call the layers one after another.",
-        code=_SPLIT_CACHE,
-    ),
+    instruction="Hold the cache of each layer in a separate array, and call the layers one after another.",
+    code=_SPLIT_CACHE,
     reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
     sets={"cache_list": True},
     evidence=kv_list_evidence,
@@ -144,7 +142,7 @@ GQA = Technique(
     The cache and the projections of keys and values shrink by the group size. The result is a different model, which
     has to be trained, or converted and trained further.""",
     summary="N heads of keys and values, each shared by a group of query heads; a different model",
-    how_to=HowTo(sentence="Project keys and values to <N> heads, and attend with the query heads in groups."),
+    instruction="Project keys and values to <N> heads, and attend with the query heads in groups.",
     reference="Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models, arXiv:2305.13245",
     sets={"kv_heads": ARGUMENT},
     argument=Argument(spelling="gqa=<N>", pattern=_NUMBER, example="1", parse=int),
@@ -161,7 +159,7 @@ WINDOW = Technique(
     A new token replaces the oldest one. The cache no longer grows with the context. Earlier tokens reach a token only
     through the layers in between, so the model has to be trained with the window.""",
     summary="the cache keeps only the last N tokens of each sequence; a different model",
-    how_to=HowTo(sentence="Write each token at its position modulo <N>, and attend to the tokens in the cache."),
+    instruction="Write each token at its position modulo <N>, and attend to the tokens in the cache.",
     reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
     sets={"cache_window": ARGUMENT},
     argument=Argument(spelling="window=<N>", pattern=_NUMBER, example="8", parse=int),
@@ -180,7 +178,7 @@ PAGED_KV = Technique(
     pages of one layer before it attends, which takes memory in `forward_temps`; the kernels of serving engines read
     the pages in place.""",
     summary="the cache as a pool of pages, which a table assigns to sequences",
-    how_to=HowTo(sentence="Hold all pages in one array, and address them through a table of each sequence's pages."),
+    instruction="Hold all pages in one array, and address them through a table of each sequence's pages.",
     reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
     " arXiv:2309.06180",
     sets={"cache_paged": True},
@@ -196,7 +194,7 @@ CHUNKED_PREFILL = Technique(
     Every part attends to the cache, which holds the parts before it. Activations and scores are those of N tokens, not
     of the whole prompt, so the longest prompt no longer determines how much memory an engine must reserve.""",
     summary="the prefill reads N tokens of each prompt at a time",
-    how_to=HowTo(sentence="Call the prefill with <N> tokens at a time, each part at its positions in the cache."),
+    instruction="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",
     reference="Agrawal et al. 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes, arXiv:2308.16369",
     sets={"prefill_chunk": ARGUMENT},
     argument=Argument(spelling="chunked-prefill=<N>", pattern=_NUMBER, example="4", parse=int),

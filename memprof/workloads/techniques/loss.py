@@ -11,7 +11,7 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import HEAD, LOSS_CHUNKS, TOKEN_EMBEDDING
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
@@ -68,10 +68,8 @@ CHUNKED_LOSS = Technique(
     For a large vocabulary the logits and their gradient, both float32, are the largest buffers of the step. In chunks
     they are K times smaller. The cost is one more product of the output layer, in the backward pass.""",
     summary="logits and cross-entropy in K chunks of the tokens, each recomputed in the backward pass",
-    how_to=HowTo(
-        sentence="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
-        code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
-    ),
+    instruction="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
+    code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
     sets={"num_loss_chunks": ARGUMENT},
     argument=Argument(spelling="chunked-loss=<K>", pattern="[1-9][0-9]*", example="4", parse=int),

@@ -9,7 +9,7 @@ from memprof.analysis.records.device_family import family_of
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 
 
 def offloaded_optimizer_evidence(seen: Observation) -> Verdict:
@@ -41,10 +41,8 @@ OFFLOAD_OPT = Technique(
     gradients and parameters at most, or not at all if the peak is in the forward or backward pass. Each step moves the
     state over the bus and back.""",
     summary="optimizer state in host memory (pinned_host) between steps",
-    how_to=HowTo(
-        sentence="Keep the optimizer state in host memory, and fetch it only for the update.",
-        code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
-    ),
+    instruction="Keep the optimizer state in host memory, and fetch it only for the update.",
+    code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
     reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
     sets={"offload_optimizer": True},
     evidence=offloaded_optimizer_evidence,

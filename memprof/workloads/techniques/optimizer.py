@@ -11,7 +11,7 @@ from memprof.analysis.records.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, undecided, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 
 Leaf = tuple[tuple[int, ...], str]  # shape and dtype
 
@@ -77,11 +77,9 @@ OPT = Technique(
     (one moment, sums over rows and columns, 8-bit codes, a subspace) lower memory that neither a smaller batch nor
     rematerialization can. `memprof list optimizers` shows what each keeps.""",
     summary="another optimizer: memprof list optimizers shows what each keeps",
-    how_to=HowTo(
-        sentence="Use another optimizer. Training changes: choose a new learning rate.",
-        code="optimizer = <NAME>",
-        argument_code=lambda name: registry.optimizer(str(name)).code,
-    ),
+    instruction="Use another optimizer. Training changes: choose a new learning rate.",
+    code="optimizer = <NAME>",
+    argument_code=lambda name: registry.optimizer(str(name)).code,
     reference="optax documentation, Optimizers: https://optax.readthedocs.io/en/latest/api/optimizers.html",
     sets={"optimizer": ARGUMENT},
     # Any text, so that the error for a wrong name can list the right ones. The example keeps less than the baseline.

@@ -11,7 +11,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.mesh_axes import PP, batch_axes
 from memprof.workloads.scopes import LAYERS
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.techniques.sharding import check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
@@ -69,9 +69,7 @@ PIPELINE = Technique(
     multiplies operations and activations by (M + S - 1) / M. Without a number there are as many microbatches as
     devices; more microbatches make the bubble smaller.""",
     summary="layers sharded over the axis pp, the batch passed on in M microbatches (default: as many as devices)",
-    how_to=HowTo(
-        sentence="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on."
-    ),
+    instruction="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on.",
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
     sets={"pipelined": True, "num_microbatches": ARGUMENT, "scan_layers": True},
     argument=Argument(

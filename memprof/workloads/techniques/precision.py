@@ -11,7 +11,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, undecided, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 
 # XLA's names of the floating-point types that a technique can choose.
 _FLOATS = ("f32", "bf16", "f16")
@@ -98,7 +98,7 @@ FP32 = Technique(
     The baseline does the same. A label such as `fp32+scan+accum4` makes it explicit beside rows in other precisions.
     """,
     summary="everything in float32, as in the baseline",
-    how_to=HowTo(sentence="Compute and hold the parameters in float32, which is JAX's default."),
+    instruction="Compute and hold the parameters in float32, which is JAX's default.",
     reference="IEEE 754-2019, binary32",
     sets={"compute_dtype": "float32", "param_dtype": "float32", "loss_scaling": False},
     evidence=float32_evidence,
@@ -114,10 +114,8 @@ BF16 = Technique(
     logits, loss and the update stay in float32. Activations halve. The cost is a bfloat16 copy of each weight matrix,
     kept from the forward pass to the backward pass.""",
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
-    how_to=HowTo(
-        sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
-        code=_CAST_PASSES,
-    ),
+    instruction="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
+    code=_CAST_PASSES,
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
     sets={"compute_dtype": "bfloat16", "param_dtype": "float32", "loss_scaling": False},
     evidence=bfloat16_evidence,
@@ -134,9 +132,8 @@ BF16_PARAMS = Technique(
     parameters, so the moments halve as well. The cost does not show in memory: a weight cannot change by less than
     1/256 of itself in one step, so late in a training run small updates are lost.""",
     summary="compute in bfloat16, with parameters and, by optax's defaults, optimizer state in bfloat16, too",
-    how_to=HowTo(
-        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.", code=_CAST_WEIGHTS
-    ),
+    instruction="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
+    code=_CAST_WEIGHTS,
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
     sets={"compute_dtype": "bfloat16", "param_dtype": "bfloat16", "loss_scaling": False},
     evidence=bfloat16_params_evidence,
@@ -155,10 +152,8 @@ FP16 = Technique(
     in memory at once.
     """,
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
-    how_to=HowTo(
-        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
-        " `flax.training.dynamic_scale.DynamicScale().value_and_grad`."
-    ),
+    instruction="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
+    " `flax.training.dynamic_scale.DynamicScale().value_and_grad`.",
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
     sets={"compute_dtype": "float16", "param_dtype": "float32", "loss_scaling": True},
     evidence=float16_evidence,

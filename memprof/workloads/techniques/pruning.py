@@ -5,7 +5,7 @@ from __future__ import annotations
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
 from memprof.workloads.evidence import in_words, no, total_bytes, undecided, used_arguments, yes
-from memprof.workloads.technique import ARGUMENT, Argument, HowTo, Observation, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import require
 
 _FRACTION = r"[0-9]*\.?[0-9]+"
@@ -50,10 +50,8 @@ PRUNE = Technique(
     backward pass. Only kernels for sparse matrices would benefit from the zeros, and XLA has none. The technique
     exists to show that.""",
     summary="the smallest weights masked to zero; saves no memory, and the masks cost a byte per weight",
-    how_to=HowTo(
-        sentence="Set the smallest weights to zero with boolean masks that are kept beside the parameters.",
-        code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
-    ),
+    instruction="Set the smallest weights to zero with boolean masks that are kept beside the parameters.",
+    code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
     reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
     sets={"pruned_fraction": ARGUMENT},
     argument=Argument(spelling="prune=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),
@@ -69,7 +67,7 @@ PRUNE_STRUCTURED = Technique(
     Whole heads and units, those with the smallest weights, are removed, which leaves a smaller dense model: fewer
     parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
     summary="whole attention heads and hidden units removed: a smaller dense model",
-    how_to=HowTo(sentence="Build the model without this fraction of the attention heads and hidden units."),
+    instruction="Build the model without this fraction of the attention heads and hidden units.",
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     sets={"structurally_pruned_fraction": ARGUMENT},
     argument=Argument(spelling="prune-structured=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),

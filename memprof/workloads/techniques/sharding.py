@@ -17,7 +17,7 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
@@ -126,10 +126,8 @@ DATA = Technique(
     Activations shrink with the number of devices; the state does not. The gradients of the devices are added up, so
     that every device makes the same update.""",
     summary="the batch sharded over the axis dp, all state on every device (data parallelism)",
-    how_to=HowTo(
-        sentence="Shard the batch over the mesh, and put a copy of the state on every device.",
-        code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
-    ),
+    instruction="Shard the batch over the mesh, and put a copy of the state on every device.",
+    code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
     reference="JAX documentation, Distributed data loading: "
     "https://docs.jax.dev/en/latest/distributed_data_loading.html",
     sets={"data_parallel": "batch"},
@@ -146,10 +144,8 @@ ZERO1 = Technique(
     Parameters and gradients are whole on every device, unless XLA itself finds that a part of the gradients is enough.
     Each device updates the part of the parameters whose moments it has, and the parts are then gathered.""",
     summary="data parallelism with the optimizer state sharded over the axis dp",
-    how_to=HowTo(
-        sentence="Shard the optimizer state over the devices that share the batch, and keep the parameters whole.",
-        code=_each_divided("opt_state", (DP,)),
-    ),
+    instruction="Shard the optimizer state over the devices that share the batch, and keep the parameters whole.",
+    code=_each_divided("opt_state", (DP,)),
     reference=_ZERO,
     sets={"data_parallel": "zero1"},
     axis=DP,
@@ -165,10 +161,8 @@ ZERO2 = Technique(
     Each device gets the sum of that part of the gradients whose moments it has (a reduce-scatter in place of an
     all-reduce). Parameters are whole.""",
     summary="data parallelism with optimizer state and gradients sharded over the axis dp",
-    how_to=HowTo(
-        sentence="Shard the gradients like the optimizer state, before the update.",
-        code=_each_divided("gradients", (DP,)),
-    ),
+    instruction="Shard the gradients like the optimizer state, before the update.",
+    code=_each_divided("gradients", (DP,)),
     reference=_ZERO,
     sets={"data_parallel": "zero2"},
     axis=DP,
@@ -185,10 +179,8 @@ FULLY_SHARDED = Technique(
     and kept or gathered again for its backward pass; each device gets its part of the summed gradients. Weights that
     XLA gathers once for both passes stay in memory between them; with `remat` they are gathered twice.""",
     summary="parameters, gradients, optimizer state and batch sharded over the axis fsdp (ZeRO-3)",
-    how_to=HowTo(
-        sentence="Shard each parameter over the mesh, the optimizer state in the same way, and the batch.",
-        code=_each_divided("params", (FSDP,)),
-    ),
+    instruction="Shard each parameter over the mesh, the optimizer state in the same way, and the batch.",
+    code=_each_divided("params", (FSDP,)),
     reference="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277",
     sets={"fully_sharded": True},
     axis=FSDP,
@@ -208,10 +200,8 @@ TENSOR = Technique(
     activations. The residual stream is whole on every device, and is summed twice per layer. A vocabulary whose size
     is not divisible by the axis stays whole.""",
     summary="heads, hidden units and vocabulary sharded over the axis tp (tensor parallelism)",
-    how_to=HowTo(
-        sentence="Shard the columns of the first product of a block, and the rows of the second.",
-        code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
-    ),
+    instruction="Shard the columns of the first product of a block, and the rows of the second.",
+    code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
     reference="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
     sets={"tensor_parallel": True},
     axis=TP,
@@ -227,11 +217,9 @@ SEQUENCE = Technique(
     A device has some of the tokens, with their activations and logits. For attention it gathers the keys and values of
     all devices; its queries stay local. All state is on every device.""",
     summary="sequences sharded over the axis sp; keys and values gathered for attention",
-    how_to=HowTo(
-        sentence="Shard the activations by tokens, and keep keys and values whole.",
-        code="x = jax.lax.with_sharding_constraint(x, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
-    ),
+    instruction="Shard the activations by tokens, and keep keys and values whole.",
+    code="x = jax.lax.with_sharding_constraint(x, "
+    'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
     reference="Llama team 2024, The Llama 3 Herd of Models, section 3.3.2, arXiv:2407.21783",
     sets={"sequence_parallel": True},
     axis=SP,

@@ -18,7 +18,7 @@ from memprof.workloads.evidence import (
 )
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import LAYERS, LOSS_CHUNKS
-from memprof.workloads.technique import HowTo, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 
 
 def layer_loop_evidence(seen: Observation) -> Verdict:
@@ -81,10 +81,8 @@ DONATE = Technique(
     Without donation XLA must keep the old parameters and optimizer state intact while it writes the new ones, so both
     exist when the step ends. A donated state cannot be used after the call.""",
     summary="the new state reuses the buffers of the old one (donate_argnums)",
-    how_to=HowTo(
-        sentence="Donate the training state, so that the new one takes the place of the old one.",
-        code="step = jax.jit(step, donate_argnums=(0,))",
-    ),
+    instruction="Donate the training state, so that the new one takes the place of the old one.",
+    code="step = jax.jit(step, donate_argnums=(0,))",
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     sets={"donate": True},
     evidence=donation_evidence,
@@ -98,7 +96,8 @@ NO_DONATE = Technique(
 
     This is the default of `jax.jit`, and many training scripts use it unknowingly.""",
     summary="old and new state beside each other, as in the baseline",
-    how_to=HowTo(sentence="Donate no argument, which is JAX's default.", code="step = jax.jit(step)"),
+    instruction="Donate no argument, which is JAX's default.",
+    code="step = jax.jit(step)",
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     sets={"donate": False},
     evidence=no_donation_evidence,
@@ -116,10 +115,8 @@ SCAN = Technique(
     kept, so activations usually grow. Together with `remat` there is little to stack, and most of the difference
     disappears.""",
     summary="a loop over layers with stacked parameters (nn.scan), instead of a copy of the program per layer",
-    how_to=HowTo(
-        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
-        " `nn.scan` in Flax, or `jax.lax.scan`."
-    ),
+    instruction="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
+    " `nn.scan` in Flax, or `jax.lax.scan`.",
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
     sets={"scan_layers": True},
     evidence=layer_loop_evidence,
