@@ -8,13 +8,9 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import Evidence, Observation, Technique
+from memprof.workloads.technique import Observation, Technique
 
 _KERNEL = "['kernel']"
-
-
-def _weights_evidence(dtype: str) -> Evidence:
-    return partial(weights_evidence, dtype)
 
 
 def weights_evidence(dtype: str, seen: Observation) -> Verdict:
@@ -67,7 +63,7 @@ def product(inputs, weights, scale):
     return (inputs @ weights.astype(inputs.dtype)) * scale""",
     reference="Dettmers et al. 2022, LLM.int8(), arXiv:2208.07339, section 2.1",
     sets={"weight_dtype": "int8"},
-    evidence=_weights_evidence("int8"),
+    evidence=partial(weights_evidence, "int8"),
     shrinks=(Category.PARAMS,),
     tolerance=None,
 )
@@ -92,7 +88,7 @@ def product(inputs, weights, scale):
     return jnp.einsum("bgr,grc,gc->bc", groups, weights.astype(inputs.dtype), scale)""",
     reference="Frantar et al. 2022, GPTQ, arXiv:2210.17323, section 5; Lin et al. 2023, AWQ, arXiv:2306.00978",
     sets={"weight_dtype": "int4"},
-    evidence=_weights_evidence("int4"),
+    evidence=partial(weights_evidence, "int4"),
     shrinks=(Category.PARAMS,),
     tolerance=None,
 )
@@ -115,7 +111,7 @@ def product(inputs, weights, scale):
     return (inputs @ weights.astype(inputs.dtype)) * scale""",
     reference="Micikevicius et al. 2022, FP8 Formats for Deep Learning, arXiv:2209.05433",
     sets={"weight_dtype": "float8"},
-    evidence=_weights_evidence("float8_e4m3fn"),
+    evidence=partial(weights_evidence, "float8_e4m3fn"),
     shrinks=(Category.PARAMS,),
     tolerance=None,
 )
