@@ -14,6 +14,8 @@ from typing import Any
 
 from jax.extend import core
 
+from memprof.sources.jax.tracing.jit_adapter import all_equations
+
 _BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
 _CUDNN_ATTENTION = "dot_product_attention_"  # the primitives of `jax.nn.dot_product_attention` (jax 0.10.2 to 0.12)
 
@@ -35,7 +37,7 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
         own = _own_flops(equation)
         if own:
             flops[inside] += own
-        inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
+        inner = [count_flops(inner, scope=inside) for inner in core.jaxprs_in_params(equation.params)]
         if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
             most_expensive = max(inner, key=Counter.total)
             flops += most_expensive
@@ -46,13 +48,9 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
     return flops
 
 
-def has_backward_pass(jaxpr: Any) -> bool:
+def has_backward_pass(jaxpr: core.ClosedJaxpr) -> bool:
     """Whether a jaxpr, or a jaxpr inside it, contains an operation from reverse-mode differentiation."""
-    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    return any(
-        _BACKWARD in str(equation.source_info.name_stack) or any(map(has_backward_pass, _inner_jaxprs(equation)))
-        for equation in jaxpr.eqns
-    )
+    return any(_BACKWARD in str(each.source_info.name_stack) for each in all_equations(jaxpr.jaxpr))
 
 
 def recomputed_flops(flops: Counter[str]) -> int:
@@ -96,12 +94,3 @@ def _attention_flops(equation: Any) -> int:
     products = (3, 2) if "_bwd" in equation.primitive.name else (1, 1)
     of_scores = 2 * prod(query[:-1]) * num_keys
     return int(of_scores * (products[0] * query[-1] + products[1] * value[-1]))
-
-
-def _inner_jaxprs(equation: Any) -> list[Any]:
-    inner = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, (core.Jaxpr, core.ClosedJaxpr)):
-                inner.append(item)
-    return inner
