@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
-from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.evidence import in_words, loop_scopes, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import LAYERS
 from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
@@ -23,7 +22,7 @@ _TOKENS, _HEADS = -3, -2
 def kv_list_evidence(seen: Observation) -> Verdict:
     """Looks for a cache of separate arrays, and for the absence of a loop over layers."""
     cache = used_arguments(seen.report, Role.KV_CACHE)
-    loops = [loop for loop in seen.report.program.loops if LAYERS in re.split("[/()]+", loop.op)]
+    loops = [loop for loop in seen.report.program.loops if LAYERS in loop_scopes(loop)]
     sentence = f"the program takes {in_words(total_bytes(cache))} of cache in {len(cache)} arrays"
     if loops or not cache:
         return no(f"{sentence}, and a loop iterates over the layers")

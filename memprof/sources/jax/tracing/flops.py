@@ -31,20 +31,18 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
         FLOPs by scope. They add up to the FLOPs of the whole step.
     """
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    flops: Counter[str] = Counter()
-    for equation in jaxpr.eqns:
-        inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
-        own = _own_flops(equation)
-        if own:
-            flops[inside] += own
-        inner = [count_flops(inner, scope=inside) for inner in core.jaxprs_in_params(equation.params)]
-        if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
-            most_expensive = max(inner, key=Counter.total)
-            flops += most_expensive
-        else:
-            times = _times(equation)
-            for counted in inner:
-                flops += Counter({name: number * times for name, number in counted.items()})
+    return sum((flops_of(equation, scope=scope) for equation in jaxpr.eqns), Counter())
+
+
+def flops_of(equation: Any, *, scope: str = "") -> Counter[str]:
+    """Count the FLOPs of an equation in the same way."""
+    inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
+    inner = [count_flops(each, scope=inside) for each in core.jaxprs_in_params(equation.params)]
+    if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
+        return max(inner, key=Counter.total)
+    times, flops = _times(equation), Counter({inside: _own_flops(equation)})
+    for counted in inner:
+        flops.update({name: number * times for name, number in counted.items()})
     return flops
 
 
