@@ -132,6 +132,7 @@ def test_what_it_needs_is_named_where_it_is_missing(technique):
     assert all(label in str(error.value) for label in technique.needs)
 
 
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_it_composes_or_says_why_not(first, second):
     labels = (first.example, second.example)
