@@ -13,7 +13,8 @@ from jax.extend import core
 from random_arrays import normal
 
 import memprof
-from memprof.sources.jax.checkpointing.attentions import Attention, fused
+from memprof.sources.jax.checkpointing.attention_search import fused
+from memprof.sources.jax.checkpointing.attentions import Attention
 
 _T = 24
 _QUERY, _KEYS, _VALUE = (normal(n, (2, _T, 4, 8), jnp.bfloat16) for n in range(3))
