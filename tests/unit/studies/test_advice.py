@@ -211,9 +211,12 @@ def _with_loop(arrays: list[LiveBuffer]) -> Report:
     return replace(made, program=replace(made.program, loops=(loop,)))
 
 
-def _copies(number: int, category: Category = Category.PARAM_COPIES) -> Report:
+def _copies(
+    number: int, category: Category = Category.PARAM_COPIES, *, repeated: Category = Category.RECOMPUTED
+) -> Report:
     copies = (buffer(_KB, "bf16", category, op=f"jit(step)/convert.{place}") for place in range(number))
-    return report([_argument(_W), *copies], arguments=(_W,))
+    repeats = buffer((4, 4), "bf16", repeated, op="jit(step)/rematted_computation/tanh")
+    return report([_argument(_W), *copies, repeats], arguments=(_W,))
 
 
 def _optimizer(param: tuple[int, ...], *state: tuple[int, ...], target=H100, phase=Phase.UPDATE) -> Report:  # type: ignore[no-untyped-def]
@@ -474,6 +477,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "one at a time": lambda: _copies(1),
             "gradients of the same shapes": lambda: _copies(4, Category.GRADIENTS),
+            "no checkpoint, whose layers could cast again": lambda: _copies(4, repeated=Category.ACTIVATIONS),
         },
     ),
     "factored_optimizer": (
