@@ -19,7 +19,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule, ScopedOperations
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
-from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advice import Advice, Proposal
 from memprof.studies.advice.advise import RULES, advise, upper_bounds
 from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
@@ -784,7 +784,9 @@ def test_the_evidence_supports_the_saving(rule: str) -> None:
     ],
 )
 def test_donation_names_the_arguments(leaves: list[ArgumentLeaf], code: str) -> None:
-    assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == f"import jax\nstep = jax.jit(step, {code})"
+    assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == (
+        f"# at the top of the file\nimport jax\n\nstep = jax.jit(step, {code})"
+    )
 
 
 def test_an_array_in_pieces_takes_only_its_own_family_along() -> None:
@@ -897,3 +899,19 @@ def test_of_gathered_layers_the_largest_one_stays_wherever_it_lies() -> None:
 )
 def test_factored_moments_hold_a_row_and_a_column(shape: tuple[int, ...], num_numbers: int) -> None:
     assert _factored_bytes(shape) == 4 * num_numbers
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("import jax\n\nstep = jax.jit(step)", "# at the top of the file\nimport jax\n\nstep = jax.jit(step)"),
+        ("from flax import nnx\nimport jax\nf = g\n", "# at the top of the file\nfrom flax import nnx\nimport jax\n\nf = g"),
+        ("# at the top of train.py\nimport jax\n\nf = g", "# at the top of train.py\nimport jax\n\nf = g"),
+        ("donate_argnums = (0,)", "donate_argnums = (0,)"),
+    ],
+)
+def test_imports_have_a_place_of_their_own(code: str, shown: str) -> None:
+    proposal = Proposal(
+        intent=Intent(aim=Aim.DONATE), what="", evidence="", cost="", without=lambda buffer: None, code=code
+    )
+    assert proposal.code_to_paste == shown
