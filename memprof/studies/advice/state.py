@@ -108,6 +108,10 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
     if state_bytes <= 2 * factored_bytes:
         return
     without = _with_optimizer_state_of(report, factored_bytes)
+    # Another update has other temporaries, and other arrays leave other gaps.
+    nowhere = _with_optimizer_state_of(report, 0)
+    at_most_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, nowhere))
+    at_most_bytes += report.categories[Category.UPDATE_TEMPS] + report.categories[Category.FRAGMENTATION]
     num_params = max(1, sum(_on_device(report, leaf, leaf.num_elements) for leaf in params))
     per_param = state_bytes / num_params
     yield Proposal(
@@ -118,6 +122,7 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
         f"{factored_bytes / num_params:.2f}",
         cost="another optimizer: training takes another course, and needs another learning rate",
         without=without,
+        at_most_bytes=at_most_bytes,
     )
 
 

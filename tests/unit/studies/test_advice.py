@@ -901,6 +901,18 @@ def test_factored_moments_hold_a_row_and_a_column(shape: tuple[int, ...], num_nu
     assert _factored_bytes(shape) == 4 * num_numbers
 
 
+def test_the_bound_of_factored_moments_counts_the_temporaries_of_the_update() -> None:
+    made = _optimizer((256, 256), (256, 256))
+    (alone,) = (each for each in upper_bounds(made) if each.rule == "factored_optimizer")
+    temp = buffer((128, 128), "f32", Category.UPDATE_TEMPS, op="jit(step)/adam", phase=Phase.UPDATE)
+    beside = report(
+        [*made.buffers, temp], arguments=made.arguments, target=made.target, num_params=1, fragmentation=512
+    )
+    (bound,) = (each for each in upper_bounds(beside) if each.rule == "factored_optimizer")
+    assert alone.bound_bytes == 256 * 256 * 4  # all of the state
+    assert bound.bound_bytes == 256 * 256 * 4 + 128 * 128 * 4 + 512
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
