@@ -917,7 +917,10 @@ def test_the_bound_of_factored_moments_counts_the_temporaries_of_the_update() ->
     ("code", "shown"),
     [
         ("import jax\n\nstep = jax.jit(step)", "# at the top of the file\nimport jax\n\nstep = jax.jit(step)"),
-        ("from flax import nnx\nimport jax\nf = g\n", "# at the top of the file\nfrom flax import nnx\nimport jax\n\nf = g"),
+        (
+            "from flax import nnx\nimport jax\nf = g\n",
+            "# at the top of the file\nfrom flax import nnx\nimport jax\n\nf = g",
+        ),
         ("# at the top of train.py\nimport jax\n\nf = g", "# at the top of train.py\nimport jax\n\nf = g"),
         ("donate_argnums = (0,)", "donate_argnums = (0,)"),
     ],
