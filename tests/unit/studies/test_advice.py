@@ -687,6 +687,9 @@ def test_a_float32_cache_is_cast_with_the_weights_that_make_its_keys() -> None:
     assert together.saving_bytes - alone.saving_bytes == _CACHE.size_bytes // 2
     assert means_to(alone.proposal.intent).code
     assert not means_to(together.proposal.intent).code
+    computed = _temp((64, 64))
+    (beside,) = (each for each in upper_bounds(_cached(_CACHE, computed)) if each.rule == "wide_weights")
+    assert beside.bound_bytes - together.bound_bytes == int(0.6 * computed.size_bytes)  # made by the weights
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, (_, silent) in CASES.items() for case in silent])
