@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from memprof.analysis.attribution.dataflow import ROLES, Dataflow, Origin
+from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES, Dataflow
 from memprof.analysis.attribution.module_paths import Keys, Mirror, ModulePaths
 from memprof.analysis.attribution.op_names import Named
 from memprof.analysis.records.capture import ArgumentLeaf
@@ -83,7 +83,7 @@ class Owners:
 
     def _pass_down(self) -> bool:
         changed = False
-        owner_of, origin, of_params = self._owner, self._flow.origin, Origin.PARAMS
+        owner_of, origin, of_params = self._owner, self._flow.origin, FROM_PARAMS
         for operation in self._flow.operations:
             copies = [
                 group for group in operation.outputs if origin[group] & ROLES == of_params and group not in owner_of
