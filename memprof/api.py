@@ -488,7 +488,7 @@ def profile_torch(
     if label is not None:
         check_label("label", label)
     if isinstance(step, TorchStepSpec):
-        from memprof.sources.torch.fake_copy import fake_copy
+        from memprof.sources.torch.step_spec import fake_copy
 
         make_spec: Callable[[], TorchStepSpec] = partial(fake_copy, step)
     elif callable(step):

@@ -111,7 +111,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
 def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
     from memprof.sources.jax.checkpointing.accumulators import narrow_sums
     from memprof.sources.jax.checkpointing.apply import traced_within
-    from memprof.sources.jax.checkpointing.attentions import fused
+    from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
     from memprof.sources.jax.checkpointing.unrolled import unrolled
     from memprof.sources.jax.tracing import jit_adapter

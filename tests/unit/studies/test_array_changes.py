@@ -19,7 +19,7 @@ from report_builder import CPU, H100
 from memprof.analysis.records.capture import ArgumentLeaf, Topology
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.rewrites import FusedAttention, NarrowSums, Unrolled
-from memprof.sources.jax.checkpointing.attentions import fused
+from memprof.sources.jax.checkpointing.attention_search import fused
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice, Proposal
