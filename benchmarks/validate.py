@@ -40,7 +40,7 @@ from memprof.reports.units import format_bytes, format_short_seconds
 from memprof.sources.jax.processes.launch import compile_all, compile_in_child, default_num_jobs
 from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.targets.nvidia.catalogue import gpu_of_kind
-from memprof.sources.jax.targets.resolve import has_accelerator_device, resolve
+from memprof.sources.jax.targets.resolve import has_accelerator_device, resolve_or_local
 from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
@@ -75,7 +75,7 @@ class Configuration:
         """
         return find_subject(self.workload, preset=self.preset, overrides=self.overrides).task(
             self.techniques,
-            target=resolve(target),
+            target=resolve_or_local(target),
             label=self.label,
             num_steps=num_steps,
             settings=CompileSettings(timeout_seconds=SECONDS_PER_ROW),

@@ -18,9 +18,9 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
@@ -51,11 +51,11 @@ def advise(
 ) -> None:
     """List changes that would lower the peak of a step.
 
-    Each change has its code.
+    Each change comes with its code.
 
-    Of a step, the changes that memprof can make itself are compiled: donation, checkpoints, options of XLA, and
-    techniques. Their savings are true. A saving "up to" is an upper bound; all of a capture are, until its step was
-    given to this command. The files of the step stay as they are.
+    If a step is given, memprof compiles the changes that it can make itself (donation, checkpoints, options of XLA,
+    techniques), so their savings are exact. A saving "up to" is an upper bound. Every saving of a capture is one,
+    until its step was given to this command. The files of the step stay as they are.
 
         memprof advise train.py:step_spec --target a100-40gb
 
@@ -92,7 +92,7 @@ def _names_step(what: str) -> bool:
 
 
 def compiled_advice(
-    subject: Subject, techniques: str, target: Target | None, settings: CompileSettings, pool: PoolSettings | None
+    subject: Subject, techniques: str, target: AskedTarget, settings: CompileSettings, pool: PoolSettings | None
 ) -> tuple[Report, tuple[Advice, ...]]:
     """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
     from memprof.sources.jax.hints import as_workload_error

@@ -19,8 +19,9 @@ from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture, Target
+    from memprof.analysis.records.capture import Capture
     from memprof.profiler_cli.kept_captures import KeptCaptures
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest
 
@@ -74,8 +75,8 @@ _Technique = Annotated[
         "--techniques",
         metavar="NAME",
         autocompletion=options.complete_techniques,
-        help="Techniques to apply, joined with +: bf16+donate; auto finds the techniques with which the given "
-        "batch fits. Also --techniques.",
+        help="Techniques to apply, joined with +: bf16+donate; auto finds techniques that make the given "
+        "batch fit. Also --techniques.",
     ),
 ]
 _Steps = Annotated[
@@ -113,16 +114,16 @@ def fit(
     source: options.Source = True,
     shown: options.ShownOptions,
 ) -> None:
-    """Find the largest batch that fits, or techniques to make it fit.
+    """Find the largest batch that fits, or make one fit.
 
-    Each footprint comes from a compile. The search needs few of them, since it follows how the footprint grows.
+    Every footprint is compiled. The search needs few compiles, because it predicts how the footprint grows.
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
         memprof fit transformer -t fsdp --set batch_size=64 --vary devices
         memprof fit decoder --phase decode -t bf16-params --against context_len=2048,8192
 
-    With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
+    With auto the batch stays as given, and memprof finds the cheapest techniques that make it fit.
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
@@ -147,7 +148,7 @@ def fit(
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = f"{SHARDS}={_FIRST_MESH}" if framework is options.FrameworkName.TORCH else _FIRST_MESH
     judged_by = options.chosen_pool(pool)
-    target: Target | None
+    target: AskedTarget
     if framework is options.FrameworkName.TORCH:
         target, judged_by = torch_target(compiling.target, mesh), POOL
     elif engine is options.EngineName.TENSORRT:
@@ -228,7 +229,7 @@ def _print_curve(
         against: the field, with values or without.
     """
     from memprof.reports.json.fit_curve import fit_curve_json
-    from memprof.reports.views.fit_curve import fit_curve_document
+    from memprof.reports.views.fit import fit_curve_document
     from memprof.studies.fit.curve import check_curve, curve_request, fit_curve
 
     other, values = _field_and_values(against)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target as DeviceTarget
     from memprof.analysis.records.pool import PoolSettings
+    from memprof.sources.jax.targets.resolve import AskedTarget
     from memprof.sources.jax.xla.portable_program import CompileSettings
     from memprof.studies.subject import Subject
 
@@ -85,14 +85,12 @@ class FrameworkName(StrEnum):
     TORCH = "torch"
 
 
-_FRAMEWORK_HELP = "The framework of the step; torch needs the extra torch."
+_FRAMEWORK_HELP = "The framework of the step."
 Framework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, rich_help_panel=STEP_OPTIONS)]
 HiddenFramework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, hidden=True)]
 Frameworks = Annotated[
     list[FrameworkName],
-    typer.Option(
-        "--framework", help="The framework of the rows; repeat it for rows of both.", rich_help_panel=STEP_OPTIONS
-    ),
+    typer.Option("--framework", help="The framework of the rows, repeatable.", rich_help_panel=STEP_OPTIONS),
 ]
 
 
@@ -109,7 +107,7 @@ Engine = Annotated[
 ]
 Engines = Annotated[
     list[EngineName],
-    typer.Option("--engine", hidden=True, help="The engine of the rows; repeat it for rows of both."),
+    typer.Option("--engine", hidden=True, help="The engine of the rows, repeatable."),
 ]
 Workload = Annotated[
     str,
@@ -303,8 +301,8 @@ class TargetOptions:
         int | None, typer.Option("--slices", min=1, max=MOST, hidden=True, help="The number of TPU slices of the mesh.")
     ] = None
 
-    def resolved(self, *, runs: bool = False) -> DeviceTarget | None:
-        """The target and mesh that were asked for; None: the default.
+    def resolved(self, *, runs: bool = False) -> AskedTarget:
+        """The target and mesh that were asked for.
 
         Raises:
             MemprofError: see `resolve_asked`.

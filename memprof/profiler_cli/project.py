@@ -91,9 +91,9 @@ def _table_upwards() -> tuple[Path, dict[str, Any]]:
 def _check(key: str, value: str) -> None:
     """Raises `MemprofError` for what the option would not take."""
     if key == "target":
-        from memprof.sources.jax.targets.resolve import resolve
+        from memprof.sources.jax.targets.resolve import resolve_or_local
 
-        resolve(value)
+        resolve_or_local(value)
     elif key == "format":
         from memprof.reports.format import format_named
 

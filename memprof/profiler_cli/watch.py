@@ -82,20 +82,21 @@ def watch(
     *,
     shown: options.ShownOptions,
 ) -> None:
-    """Run a training script and account for every program it compiles.
+    """Run a training script and account for all its programs.
 
-    The script runs as after `python`, and ends with its own exit code. When it ends, by itself, by Ctrl-C, or out of
-    memory, a table has all programs that it compiled, by their footprint.
+    The script runs as after `python`, and ends with its own exit code. At its end, also after Ctrl-C or out of
+    memory, a table lists every program that it compiled, by footprint.
 
         memprof watch train.py --batch-size 64
 
         memprof watch --target h100-80gb -m my_project.train --config large
 
-    A script that trains with PyTorch is traced on shapes alone, as if the target were here, until its second step is
+    A script that trains with PyTorch is traced on shapes alone, as if the target were present, until its second step is
     done.
     """
     if os.name == "nt":
         raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another")
+    from memprof.analysis.records.capture import Target
     from memprof.sources.jax.processes.work_folder import work_folder
     from memprof.sources.jax.targets.resolve import resolve_asked
     from memprof.sources.jax.watching.process import Script, end_by_signal, roomy_folder, run_script
@@ -117,7 +118,7 @@ def watch(
         fits = _trace(script, arguments, target, show, folder, is_module=module, keep=keep)
         raise typer.Exit(ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE)
     aim, stop, judged_by = resolve_asked(target), _stop_after(stop_after), options.chosen_pool(pool)
-    aim = aim if aim is not None and aim.is_deviceless else None
+    aim = aim if isinstance(aim, Target) and aim.is_deviceless else None
     folder = folder or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
     if keep:
         check_folder_writable(folder)

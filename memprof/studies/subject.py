@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from memprof.analysis.records.capture import Target, Topology
+from memprof.analysis.records.capture import Topology
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.task import Task, plain
 from memprof.sources.jax.roles.leaf import parse_roles
-from memprof.sources.jax.targets.resolve import mesh_option, option_of
+from memprof.sources.jax.targets.resolve import AskedTarget, mesh_option, option_of
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
@@ -107,7 +107,7 @@ class Subject:
         self,
         techniques: str,
         *,
-        target: Target | None,
+        target: AskedTarget,
         label: str = "",
         num_steps: int = 0,
         settings: CompileSettings = TO_THE_PLAN,
@@ -219,7 +219,7 @@ def _model_file(text: str, overrides: Sequence[str], *, given: Mapping[str, obje
 
 def run_command(
     subject: Subject,
-    target: Target | None,
+    target: AskedTarget,
     techniques: str,
     *,
     engine: str | None = None,
@@ -229,7 +229,7 @@ def run_command(
     return _command("run", subject, target, techniques, engine=engine, framework=framework)
 
 
-def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
+def advise_command(subject: Subject, target: AskedTarget, techniques: str) -> str:
     """Return the `memprof advise` command with all the choices of a subject, quoted for a shell."""
     return _command("advise", subject, target, techniques)
 
@@ -237,7 +237,7 @@ def advise_command(subject: Subject, target: Target | None, techniques: str) -> 
 def _command(
     verb: str,
     subject: Subject,
-    target: Target | None,
+    target: AskedTarget,
     techniques: str,
     *,
     engine: str | None = None,

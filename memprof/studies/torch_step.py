@@ -43,7 +43,7 @@ def torch_target(name: str | None, mesh: str | None = None) -> Target:
     if mesh is None:
         return default_target("the default") if name is None else resolve(name)
     target = resolve_asked(name, mesh=mesh)
-    assert target is not None
+    assert isinstance(target, Target)  # only steps that run get the local device
     if [*target.topology.axes] not in ([DATA], [SHARDS]):
         raise MemprofError(
             f"a PyTorch step is divided over one axis: give --mesh {DATA}=8 for DistributedDataParallel, or"
@@ -89,11 +89,13 @@ class TorchTrace:
     Attributes:
         subject: a built-in workload, or a reference to a function that returns a `TorchStepSpec`.
         techniques: labels joined by `+`.
+        label: its name in the report; if empty, the step's own label.
     """
 
     subject: Subject
     techniques: str
     target: Target
+    label: str = ""
 
     @property
     def digest(self) -> str:
@@ -114,7 +116,9 @@ class TorchTrace:
         """
         make_spec = self._maker()
         progress("tracing")
-        return FreshCapture(capture=replace(capture_of_step(make_spec, self.target), request=self.digest))
+        return FreshCapture(
+            capture=replace(capture_of_step(make_spec, self.target, label=self.label or None), request=self.digest)
+        )
 
     def _maker(self) -> StepMaker:
         subject = self.subject

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
+from memprof.sources.jax.targets.resolve import AskedTarget
 from memprof.workloads.technique import AppliedTechnique
 from memprof.workloads.train_config import TrainConfig
 
@@ -50,7 +50,7 @@ def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
     return {axis: num_devices // others if axis == largest else _SMALL for axis in used}
 
 
-def on_mesh(target: Target | None, techniques: Sequence[AppliedTechnique]) -> Target | None:
+def on_mesh(target: AskedTarget, techniques: Sequence[AppliedTechnique]) -> AskedTarget:
     """Return the target with the axes of its mesh. The techniques decide the axes that the user has not given.
 
     Raises:

@@ -23,7 +23,7 @@ from memprof.sources.jax.targets import choose, facts, folders
 from memprof.sources.jax.targets.choose import choose_target
 from memprof.sources.jax.targets.families import catalogue, compiler_of, families, is_host, target_family
 from memprof.sources.jax.targets.family import TargetFamily
-from memprof.sources.jax.targets.resolve import CPU, LOCAL, catalogued, option_of, resolve
+from memprof.sources.jax.targets.resolve import CPU, LOCAL, LocalDevice, catalogued, option_of, resolve
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -108,7 +108,7 @@ def test_a_device_that_is_here_is_described_as_the_catalogue_has_it(name: str, m
     monkeypatch.setattr(choose.jax, "local_devices", lambda: [here])
     for variable in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_FORCE_UNIFIED_MEMORY"):
         monkeypatch.delenv(variable, raising=False)
-    target = choose_target(resolve(LOCAL))
+    target = choose_target(LocalDevice())
     assert is_host(here) == family.facts.is_host
     if family.facts.is_host:
         assert target.name == name

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from invented_source import capture_of
 import memprof
 from memprof.analysis.comparison import compare
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.categories import Category
+from memprof.analysis.records.categories import Category, Role
 from memprof.reports.format import formats
 from memprof.reports.options import RenderOptions
 from memprof.sources.capture_file import read_capture, write_capture
@@ -70,6 +71,7 @@ def test_two_of_them_are_compared_like_any_others(tmp_path: Path) -> None:
 # What each format shows of a capture whose buffers are of a category that the package knows by one row alone.
 SHOW = """
 import json, sys
+from collections.abc import Mapping
 from pathlib import Path
 from invented_source import capture_of
 from memprof.analysis.comparison import compare
@@ -89,28 +91,67 @@ print(json.dumps(found))
 """
 
 
-def test_an_invented_category_is_one_row_of_the_table(tmp_path: Path) -> None:
-    """In a copy of the package: every format that names categories names the new one."""
-    package, tests = Path(memprof.__file__).parent, Path(__file__).parents[1]
-    shutil.copytree(package, tmp_path / "memprof", ignore=shutil.ignore_patterns("__pycache__"))
-    table = tmp_path / "memprof" / "analysis" / "records" / "categories.py"
-    row = '    REPLAYED = ("replayed", "Y", "#88aaee", "acts", False, True,\n        "values that somebody invented")\n'
-    text, count = re.subn(r"(?m)^(?=    RECOMPUTED = )", row, table.read_text())
-    assert count == 1
-    table.write_text(text)
-    for name, size in (("one", 1 << 20), ("two", 2 << 20)):
-        lines = TEXT.replace("hidden 2048 activations", f"hidden {size} replayed")
-        (tmp_path / f"{name}.txt").write_text(lines)
+ROW = '    REPLAYED = ("replayed", "Y", "#88aaee", "acts", False, True,\n        "values that somebody invented")\n'
+
+# What an argument of a role that the package knows by one row alone gives to the values that are made from it.
+OF_ROLE = """
+import json
+from hlo import Step
+from hlo_nodes import FORWARD, PLAIN, f32
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.categories import Role
+
+step = Step()
+w = step.argument("model['a']['w']", Role.PARAMS, f32(4))
+held = step.argument("curriculum", Role("replayed"), f32(8))
+spread = step.op("spread", "multiply", f32(64), [held, held], PLAIN)
+used = step.op("used", "dot", f32(4), [w, spread], FORWARD)
+step.result(used)
+report = analyze(step.capture())
+print(json.dumps({value.name: [value.category, value.size_bytes] for value in report.buffers}))
+"""
+
+
+def test_an_invented_role_is_one_row_beside_that_of_its_category(tmp_path: Path) -> None:
+    """Its argument has its category, and what is made from it is no copy of parameters."""
+    _with_rows(tmp_path, {"    RECOMPUTED = ": ROW, '    OTHER_STATE = "': '    REPLAYED = "replayed"\n'})
+    found = json.loads(_run(tmp_path, OF_ROLE))
+    assert found["curriculum"] == ["replayed", 32]
+    assert found["spread"] == ["forward_temps", 256]
+
+
+def _with_rows(folder: Path, rows: Mapping[str, str]) -> None:
+    """Copy the package to a folder, with more rows in the tables of categories and roles: each by the row after it."""
+    package = Path(memprof.__file__).parent
+    shutil.copytree(package, folder / "memprof", ignore=shutil.ignore_patterns("__pycache__"))
+    table = folder / "memprof" / "analysis" / "records" / "categories.py"
+    for following, row in rows.items():
+        text, count = re.subn(f"(?m)^(?={re.escape(following)})", row, table.read_text())
+        assert count == 1
+        table.write_text(text)
+
+
+def _run(folder: Path, program: str, *arguments: str) -> str:
+    """Run a program with the copy of the package, and return what it prints."""
     ended = subprocess.run(
-        [sys.executable, "-P", "-c", SHOW, "one.txt", "two.txt"],
+        [sys.executable, "-P", "-c", program, *arguments],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(tests)))},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(Path(__file__).parents[1])))},
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    shown = json.loads(ended.stdout)
+    return ended.stdout
+
+
+def test_an_invented_category_is_one_row_of_the_table(tmp_path: Path) -> None:
+    """In a copy of the package: every format that names categories names the new one."""
+    _with_rows(tmp_path, {"    RECOMPUTED = ": ROW})
+    for name, size in (("one", 1 << 20), ("two", 2 << 20)):
+        lines = TEXT.replace("hidden 2048 activations", f"hidden {size} replayed")
+        (tmp_path / f"{name}.txt").write_text(lines)
+    shown = json.loads(_run(tmp_path, SHOW, "one.txt", "two.txt"))
     assert set(shown) == {each.name for each in formats()}
     for name, (report, comparison) in shown.items():
         for rendered in (report, comparison):
@@ -122,3 +163,14 @@ def test_an_invented_category_is_one_row_of_the_table(tmp_path: Path) -> None:
     report, comparison = (json.loads(each) for each in shown["json"])
     assert report["categories"]["replayed"] == 1 << 20
     assert comparison["effects"][-1]["categories_delta"]["replayed"] == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("heading", "known"), [("category", {*Category} - {Category.FRAGMENTATION}), ("role", {*Role})]
+)
+def test_the_page_on_how_it_works_explains_each(heading: str, known: set[str]) -> None:
+    """Fragmentation is no category that a rule decides."""
+    page = (Path(__file__).parents[2] / "docs" / "how-it-works.md").read_text()
+    table = page.partition(f"| {heading} |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert sorted(re.findall("`(.*?)`", "".join(rows))) == sorted(known)

@@ -122,7 +122,7 @@ def _hold_against_all_choices(
 
     def compiled(kept: tuple[tuple[str, int], ...]) -> tuple[int, int]:
         def policy(primitive: Any, *inputs: Any, **_: Any) -> bool:
-            return (primitive.name, inputs[-1].shape[-1]) in kept
+            return (primitive.name, *inputs[-1].shape[-1:]) in kept  # a scalar has no last axis
 
         profile = package.profile(package.apply(policy)(step), *args, target=target)
         return profile.footprint_bytes, profile.report.recomputed_flops

@@ -34,24 +34,19 @@ from memprof.analysis.records.categories import Phase, Role
 class Origin(IntEnum):
     """The origins of a value, as bits of a set.
 
-    The first four, and `KV_CACHE`, are roles of arguments. The next three mean that an operation of that phase lies
-    upstream. The `DIRECT_` bits mean that parameters, optimizer state or other arguments (no scalars, no keys) reach
-    the value without passing through the forward or backward pass. `OTHER_DEVICES` means that other devices sent a
-    part.
+    The lower bits are the roles of arguments, see `ROLE_ORIGIN`. The first three of these mean that an operation of
+    that phase lies upstream. The `DIRECT_` bits mean that parameters, optimizer state or other arguments (no scalars,
+    no keys) reach the value without passing through the forward or backward pass. `OTHER_DEVICES` means that other
+    devices sent a part.
     """
 
-    PARAMS = 1
-    OPTIMIZER_STATE = 2
-    BATCH = 4
-    OTHER_STATE = 8
-    FORWARD = 16
-    RECOMPUTE = 32
-    BACKWARD = 64
-    DIRECT_PARAMS = 128
-    DIRECT_OPTIMIZER_STATE = 256
-    OTHER_DEVICES = 512
-    DIRECT_DATA = 1024
-    KV_CACHE = 2048
+    FORWARD = 1 << 16
+    RECOMPUTE = 1 << 17
+    BACKWARD = 1 << 18
+    DIRECT_PARAMS = 1 << 19
+    DIRECT_OPTIMIZER_STATE = 1 << 20
+    DIRECT_DATA = 1 << 21
+    OTHER_DEVICES = 1 << 22
 
 
 class Use(IntEnum):
@@ -66,10 +61,12 @@ class Use(IntEnum):
     UNDIFFERENTIATED = 64
 
 
-ROLE_ORIGIN = {role: Origin[role.name] for role in Role}
+ROLE_ORIGIN = {role: 1 << number for number, role in enumerate(Role)}
 ROLES = sum(ROLE_ORIGIN.values())
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE)
+FROM_PARAMS = ROLE_ORIGIN[Role.PARAMS]
+FROM_DATA = sum(bit for role, bit in ROLE_ORIGIN.items() if role not in _STATE)  # all that the update does not change
 
 # The origin that an argument of a role gives to its direct readers.
 _DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
@@ -118,7 +115,8 @@ _NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
 _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD
 _USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
 _USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
-_OTHER_STATE, _OTHER_DEVICES = Origin.OTHER_STATE, int(Origin.OTHER_DEVICES)
+_OTHER_STATE, _OTHER_DEVICES = ROLE_ORIGIN[Role.OTHER_STATE], int(Origin.OTHER_DEVICES)
+_OPTIMIZER_STATE = ROLE_ORIGIN[Role.OPTIMIZER_STATE]
 _MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # if the origins show no phase, the uses may
 
 
@@ -256,7 +254,7 @@ class Dataflow:
 
     def _is_of_params_and_more(self, group: int) -> bool:
         origin = self.origin[group]
-        return bool(origin & Origin.DIRECT_PARAMS and origin & ROLES != Origin.PARAMS)
+        return bool(origin & Origin.DIRECT_PARAMS and origin & ROLES != FROM_PARAMS)
 
     def _makers_of_state(self, arguments: Mapping[int, ArgumentLeaf]) -> set[int]:
         """Return the groups from which new parameters or optimizer state are made outside differentiation.
@@ -438,7 +436,7 @@ def _shown_phase(named: int, origin: int) -> Phase:
         return Phase.UPDATE if origin & _DIRECT_STATE else Phase.BACKWARD
     if origin & (Origin.FORWARD | Origin.RECOMPUTE):
         return Phase.FORWARD
-    return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
+    return Phase.UPDATE if origin & _OPTIMIZER_STATE else Phase.NONE
 
 
 def _num_elements(instruction: Instruction) -> int:

@@ -19,7 +19,7 @@ from functools import reduce
 from itertools import takewhile
 
 from memprof.analysis.attribution.aliases import AliasSets
-from memprof.analysis.attribution.dataflow import Dataflow, Origin, Use
+from memprof.analysis.attribution.dataflow import FROM_DATA, Dataflow, Origin, Use
 from memprof.analysis.attribution.module_paths import Keys, ModulePaths, ScopeMatch
 from memprof.analysis.attribution.nesting import made_by_branches, written_and_read
 from memprof.analysis.attribution.op_names import Named, plain_scopes
@@ -430,7 +430,7 @@ class ModuleFlow:
         origin = self._flow.origin[group]
         if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
             return True
-        return not origin & (Origin.BATCH | Origin.OTHER_STATE | Origin.KV_CACHE)
+        return not origin & FROM_DATA
 
 
 def _common(left: str, right: str) -> str:

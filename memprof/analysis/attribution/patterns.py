@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from memprof.analysis.attribution.aliases import called_computations
-from memprof.analysis.attribution.dataflow import ROLES, Origin
+from memprof.analysis.attribution.dataflow import FROM_DATA
 from memprof.analysis.attribution.elementwise import LAYOUT, Step, Steps
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.attribution.values import Values
@@ -147,7 +147,7 @@ def _is_product(step: Step) -> bool:
 
 
 def _depends_on_data(steps: Steps, group: int) -> bool:
-    return bool(steps.flow.origin[group] & ROLES & ~(Origin.PARAMS | Origin.OPTIMIZER_STATE))
+    return bool(steps.flow.origin[group] & FROM_DATA)
 
 
 def _made(step: Step, inputs: dict[int, int]) -> int:

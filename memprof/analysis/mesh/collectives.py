@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from memprof.analysis.attribution.aliases import runs
-from memprof.analysis.attribution.dataflow import ROLES, Origin
+from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program, ResultLeaf
 from memprof.analysis.hlo.replica_groups import axes_of_groups, axes_of_pairs, part_of_axes
@@ -45,7 +45,7 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
         origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
         for number, leaf in enumerate(payload(program, instruction, kind)):
             sizes[key] += times * leaf.size_bytes
-            if origins[number if instruction.is_combined else 0] == Origin.PARAMS:
+            if origins[number if instruction.is_combined else 0] == FROM_PARAMS:
                 of_params[key] += times * leaf.size_bytes
         if not is_known:
             at_least.add(key)

@@ -76,7 +76,7 @@ class Target:
     Attributes:
         name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
         description: the vendor's name of the kind of device.
-        platform: XLA's platform: `cuda`, `tpu` or `cpu`; empty for the local device until JAX has detected it.
+        platform: XLA's platform: `cuda`, `tpu` or `cpu`.
         memory_bytes: the memory of one device; None if there is no fixed amount (the host).
         reserved_bytes: the part of it that the device's runtime reserves.
         chip_bytes: the memory on the chip itself, by the name of its memory space: `vmem`, `smem`.

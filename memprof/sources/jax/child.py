@@ -154,6 +154,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     from memprof.sources.jax.targets.choose import spare_devices
     from memprof.sources.jax.targets.families import open_drivers
     from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import if_known
     from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 
     drivers = open_drivers() if task.num_steps else ()  # before JAX opens the devices
@@ -162,7 +163,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     if task.num_steps and not is_users_code:
         job.join()
     # Before the target, which makes JAX start its backends: the user's code may still have to configure them.
-    with cudnn_of_absent_device(task.target):
+    with cudnn_of_absent_device(if_known(task.target)):
         spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
     if task.num_steps and task.label:
         job.refuse_rows()
@@ -258,7 +259,7 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
         f"could not be compiled for {task.target.name}",
         lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
     )
-    plan.write(work_folder / PLAN_FILE)
+    (work_folder / PLAN_FILE).write_bytes(plan.encoded())
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:
@@ -266,6 +267,7 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
     from memprof.sources.jax.compile import traced_recomputation
     from memprof.sources.jax.targets.choose import spare_devices
     from memprof.sources.jax.targets.mesh import target_of_step
+    from memprof.sources.jax.targets.resolve import if_known
     from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 
     spare_devices(task.target)
@@ -273,7 +275,7 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
     for number, recipe in enumerate(task.recipes, start=1):
         progress(f"tracing {number} of {len(task.recipes)}")
         try:
-            with cudnn_of_absent_device(task.target):
+            with cudnn_of_absent_device(if_known(task.target)):
                 spec = as_workload_error("could not be built", functools.partial(recipe.build, task.target))
             target = target_of_step(spec, task.target)
             count = functools.partial(traced_recomputation, spec, target)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memprof.analysis.records.rewrites import FusedAttention
-from memprof.sources.jax.checkpointing.attentions import Attention, fused
+from memprof.sources.jax.checkpointing.attention_search import fused
+from memprof.sources.jax.checkpointing.attentions import Attention
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import least_bytes
@@ -19,8 +20,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # of the kernel
 
 def attention_kernels(step: Step) -> Iterator[Change]:
     """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
-    is_ours = step.is_built_in or step.with_technique is not None
-    if is_ours or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
+    if step.is_composed or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
         return
     with fused(FusedAttention()) as found:
         try:

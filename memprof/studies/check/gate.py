@@ -19,7 +19,7 @@ from memprof.analysis.records.pool import PoolSettings
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.sources.capture_file import read_capture, write_capture
-from memprof.sources.jax.targets.resolve import read_mesh, resolve
+from memprof.sources.jax.targets.resolve import AskedTarget, read_mesh, resolve, resolve_or_local
 from memprof.sources.pool_settings import pool_settings
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
@@ -148,12 +148,12 @@ def load_baseline(path: Path) -> Baseline:
     )
 
 
-def target_of(baseline: Baseline) -> Target | None:
+def target_of(baseline: Baseline) -> AskedTarget:
     """Return the target of a baseline; None if this memprof version does not know its name."""
     mesh = _MESH.fullmatch(baseline.origin["mesh"])
     topology = Topology() if mesh is None else read_mesh(mesh["axes"], int(mesh["hosts"] or 1))
     try:
-        return replace(resolve(baseline.origin.get("target", ""), topology), reason="that of the baseline")
+        return replace(resolve_or_local(baseline.origin.get("target", ""), topology), reason="that of the baseline")
     except MemprofError:
         return None
 

@@ -14,6 +14,7 @@ from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import PoolSettings, Verdict
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
+from memprof.sources.jax.targets.resolve import AskedTarget, if_known
 from memprof.sources.pool_settings import pool_settings
 from memprof.studies.fit.search import NothingFitsError
 
@@ -29,17 +30,18 @@ class MemoryRequest:
         pool: the settings of JAX's allocator to judge by; None means those of each capture.
     """
 
-    target: Target | None
+    target: AskedTarget
     memory: str | None
     reserve: str | None
     pool: PoolSettings | None = None
 
     def check(self) -> None:
         """Raise `MemprofError` for mistakes that are found before the target is known."""
-        if self.target is not None and family_of(self.target.platform).is_host and self.memory is None:
+        target = if_known(self.target)
+        if target is not None and family_of(target.platform).is_host and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; give one with --memory")
-        if self.target is not None and self.target.memory_bytes is not None:
-            self.budget(self.target, pool_settings(self.target))
+        if target is not None and target.memory_bytes is not None:
+            self.budget(target, pool_settings(target))
         elif self.memory is not None:
             self._kept_bytes(parse_bytes(self.memory))
 

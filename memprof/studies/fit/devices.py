@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
-from memprof.sources.jax.targets.resolve import topology_of
+from memprof.sources.jax.targets.resolve import LocalDevice, topology_of
 from memprof.studies.fit.search import NothingFitsError
 
 _MAX_DEVICES = 4096
@@ -35,7 +35,7 @@ class Fewest:
     refusal: str = ""
 
 
-def of_devices(target: Target, num_devices: int) -> Target:
+def of_devices(target: Target | LocalDevice, num_devices: int) -> Target | LocalDevice:
     """Return the target with another number of devices: the first axis of its mesh and the number of hosts are scaled.
 
     Raises:

@@ -20,7 +20,7 @@ from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError, unknown_name
 from memprof.sources.jax.processes.launch import compile_in_child
 from memprof.sources.jax.processes.task import Task
-from memprof.sources.jax.targets.resolve import mesh_option
+from memprof.sources.jax.targets.resolve import AskedTarget, mesh_option
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.engine import XLA, EngineBuild, of_engine, of_model
 from memprof.studies.fit.budget import Budget, MemoryRequest
@@ -73,7 +73,7 @@ class FitRequest:
         """Return the subject with a value of the field; None means its own value."""
         return self.subject if value is None or self.varies_mesh else self.subject.with_override(self.field, value)
 
-    def target_with(self, value: int | None) -> Target | None:
+    def target_with(self, value: int | None) -> AskedTarget:
         """Return the target with a number of devices, if that is varied."""
         target = self.memory.target
         return of_devices(target, value) if self.varies_mesh and target is not None and value is not None else target
@@ -95,15 +95,14 @@ class FitRequest:
 
     def build(self, value: int | None) -> EngineBuild | TorchTrace:
         """Return the engine build or the trace for a value, if XLA does not compile the step."""
-        assert self.memory.target is not None
+        target = self.target_with(value)
+        assert isinstance(target, Target)  # both are for named devices
         if self.framework == FRAMEWORK:
-            target = self.target_with(value)
-            assert target is not None
             return TorchTrace(subject=self.subject_with(value), techniques=self.techniques, target=target)
         return EngineBuild(
             subject=self.subject_with(value),
             techniques=self.techniques,
-            target=self.memory.target,
+            target=target,
             timeout_seconds=self.settings.timeout_seconds,
         )
 

@@ -240,7 +240,7 @@ class _Search:
             self._keep(CHOSEN, cheapest_choice(self.step.blocks, int(share * everything.size_bytes)).kept)
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
-        """Count the collectives and random numbers that checkpoints recompute; mixtures count all blocks as first."""
+        """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
         return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints.kept))
 
     def _can_mix(self) -> bool:

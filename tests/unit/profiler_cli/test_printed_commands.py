@@ -22,7 +22,7 @@ from memprof.analysis.records.capture import Capture
 from memprof.sources.capture_file import write_capture
 from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.targets.nvidia.catalogue import gpus
-from memprof.sources.jax.targets.resolve import resolve
+from memprof.sources.jax.targets.resolve import if_known, resolve
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.user.build import UserStep
 from tests.unit.sources.test_importing import GPU, proto_of, training_step
@@ -57,7 +57,7 @@ class PrintedCommands(Commands):
             batch_size=int(fields["batch_size"]) * length,
             techniques=tuple(each.label for each in recipe.techniques),
         )
-        target = task.target if task.target is not None and task.target.platform else resolve("h100-80gb")
+        target = if_known(task.target) or resolve("h100-80gb")
         workload, preset = ("step_spec", "") if isinstance(recipe, UserStep) else (recipe.workload, recipe.preset)
         named = _named(made, workload, preset)
         return FreshCapture(capture=replace(named, target=target, config={**fields, "preset": preset}))

@@ -16,8 +16,19 @@ from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.processes.task import decoded_task, encoded_task
 from memprof.sources.jax.targets.nvidia.catalogue import gpus
-from memprof.sources.jax.targets.resolve import ProjectTarget, mesh_option, option_of, read_mesh, resolve, resolve_asked
+from memprof.sources.jax.targets.resolve import (
+    AskedTarget,
+    LocalDevice,
+    ProjectTarget,
+    mesh_option,
+    option_of,
+    read_mesh,
+    resolve,
+    resolve_asked,
+)
+from memprof.studies.subject import find_subject
 
 
 def test_one_gpu_is_a_topology_of_one_with_the_facts_of_the_catalogue() -> None:
@@ -41,9 +52,17 @@ def test_an_exported_file_is_read_once_and_is_named_as_it_was_given(
     assert option_of(resolve("l4")) == "l4"
 
 
-def test_of_the_local_device_no_more_is_known_than_its_name() -> None:
-    local = resolve("local")
-    assert (local.name, local.platform, local.memory_bytes, local.is_deviceless) == ("local", "", None, False)
+def test_the_local_device_is_no_target_until_jax_has_started() -> None:
+    assert resolve_asked("Local") == LocalDevice()
+    assert option_of(LocalDevice()) == "local"
+    with pytest.raises(MemprofError, match="only JAX knows the local device"):
+        resolve("local")
+
+
+@pytest.mark.parametrize("asked", [None, LocalDevice(reason="asked", topology=Topology(num_devices=4)), resolve("l4")])
+def test_a_task_carries_what_was_asked_for(asked: AskedTarget) -> None:
+    task = find_subject("mlp", preset="tiny").task("baseline", target=asked)
+    assert decoded_task(encoded_task(task)) == task
 
 
 def test_a_step_runs_on_no_device_that_need_not_be_there() -> None:

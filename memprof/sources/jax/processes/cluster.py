@@ -23,7 +23,7 @@ from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.jax.processes.child_process import Children
 from memprof.sources.jax.targets.families import families
-from memprof.sources.jax.targets.resolve import default_target
+from memprof.sources.jax.targets.resolve import AskedTarget, default_target
 from memprof.sources.jax.user_traceback import first_line
 from memprof.sources.jax.xla.toolchain import installed_version
 from memprof.version import __version__
@@ -126,7 +126,7 @@ class _Call:
 
 
 @contextmanager
-def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluster]:
+def connected(address: str, targets: Iterable[AskedTarget]) -> Iterator[Cluster]:
     """Connect to a scheduler whose workers compile for the targets exactly as this machine does.
 
     Raises:
@@ -173,10 +173,10 @@ async def _check_answers(address: str) -> None:
     comm.abort()
 
 
-def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
+def needed_for(targets: Iterable[AskedTarget]) -> dict[str, str]:
     """Return the packages and versions that a worker needs to compile for the targets as this machine does."""
     absent = [default_target("") if target is None else target for target in targets]
-    platforms = {target.platform for target in absent if target.is_deviceless}
+    platforms = {target.platform for target in absent if isinstance(target, Target) and target.is_deviceless}
     names = ("jaxlib", *(name for each in families() if each.facts.platform in platforms for name in each.packages))
     found = {"memprof": __version__, **{name: installed_version(name) for name in names}}
     return {name: version for name, version in found.items() if version is not None}

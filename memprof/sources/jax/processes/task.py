@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from memprof.analysis.records.capture import Target
+from memprof.errors import InternalError, MemprofError, WorkloadError
+from memprof.sources.jax.targets.resolve import AskedTarget, LocalDevice
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.untrusted import convert
 
@@ -44,7 +46,7 @@ class Recipe(Protocol):
 
     imports: ClassVar[tuple[str, ...]]
 
-    def build(self, target: Target | None) -> StepSpec:
+    def build(self, target: AskedTarget) -> StepSpec:
         """Build the step in the child process; this may run the user's code.
 
         Args:
@@ -58,7 +60,7 @@ class Task:
 
     Attributes:
         label: name that distinguishes the task from others.
-        target: the target of the compile; None for the best one available.
+        target: the target of the compile.
         num_steps: number of steps to run and time after the compile.
         traces: whether to trace these steps into `TRACE_FOLDER` of the work folder.
         lowers_only: whether to stop after lowering, with the inputs of the compile in the work folder.
@@ -69,7 +71,7 @@ class Task:
     """
 
     recipe: Recipe
-    target: Target | None
+    target: AskedTarget
     label: str = ""
     num_steps: int = 0
     traces: bool = False
@@ -84,7 +86,7 @@ class CountingTask:
     """Steps whose recomputed operations are counted, by tracing alone, into `RECOMPUTED_FILE`."""
 
     recipes: tuple[Recipe, ...]
-    target: Target | None
+    target: AskedTarget
     settings: CompileSettings = TO_THE_PLAN
 
 
@@ -121,6 +123,14 @@ class Message:
     error_type: str = ""
 
 
+def raise_error(message: Message) -> None:
+    """Raise the error that a message tells, if any."""
+    if message.kind == "workload_error":
+        raise WorkloadError(message.text, details=message.details)
+    if message.kind == "error":
+        raise (InternalError if message.error_type == "InternalError" else MemprofError)(message.text)
+
+
 def encoded(record: Message) -> bytes:
     """Encode a message as an ASCII line: paths and sentences may contain characters that UTF-8 cannot encode."""
     return _line(msgspec.to_builtins(record))
@@ -128,7 +138,7 @@ def encoded(record: Message) -> bytes:
 
 def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
     """Decode the message in a line."""
-    message: _Record = _converted(json.loads(line), kind)
+    message: _Record = converted(json.loads(line), kind)
     return message
 
 
@@ -148,9 +158,11 @@ def encoded_task(task: AnyTask) -> bytes:
 def decoded_task(line: bytes | str) -> AnyTask:
     """Decode the task in a line, and import the modules of its recipes."""
     found = json.loads(line)
-    fields, recipes = found["fields"], tuple(_converted(recipe, _type(name)) for name, recipe in found["recipes"])
-    fields["target"] = _converted(fields["target"], Target | None)
-    fields["settings"] = _converted(fields["settings"], CompileSettings)
+    fields, recipes = found["fields"], tuple(converted(recipe, _type(name)) for name, recipe in found["recipes"])
+    target = fields["target"]
+    is_whole = target is not None and "platform" in target
+    fields["target"] = converted(target, Target if is_whole else LocalDevice | None)
+    fields["settings"] = converted(fields["settings"], CompileSettings)
     if found["task"] == PlanTask.__name__:
         return PlanTask(**fields)
     return Task(recipe=recipes[0], **fields) if found["task"] == "Task" else CountingTask(recipes=recipes, **fields)
@@ -161,7 +173,8 @@ def plain(record: object) -> Any:
     return msgspec.to_builtins(record, enc_hook=os.fspath)
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def converted(value: Any, kind: Any) -> Any:
+    """Convert plain JSON values back to a record."""
     return convert(value, kind, dec_hook=lambda kind, text: kind(text))
 
 

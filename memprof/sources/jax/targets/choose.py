@@ -13,7 +13,14 @@ from memprof.analysis.memory.verdict import card_bytes
 from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
 from memprof.sources.jax.targets.families import compiler_of, family_of_device
-from memprof.sources.jax.targets.resolve import LOCAL, cpu, default_target, has_accelerator_device
+from memprof.sources.jax.targets.resolve import (
+    LOCAL,
+    AskedTarget,
+    LocalDevice,
+    cpu,
+    default_target,
+    has_accelerator_device,
+)
 from memprof.sources.jax.xla import xla_adapter
 from memprof.sources.pool_settings import pool_settings
 
@@ -53,16 +60,16 @@ class Devices:
         return frozenset() if isinstance(self.written_for, AbstractMesh) else self.as_written.device_set
 
 
-def spare_devices(asked: Target | None) -> None:
+def spare_devices(asked: AskedTarget) -> None:
     """Tell JAX, before it starts its backends, not to initialise devices that a target does not need.
 
     Starting a device's backend claims the device. Call this only in a process that does nothing else.
     """
-    if (asked is not None and asked.platform) or not has_accelerator_device():
+    if isinstance(asked, Target) or not has_accelerator_device():
         jax.config.update("jax_platforms", "cpu")
 
 
-def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
+def choose_target(asked: AskedTarget, *, runs: bool = False) -> Target:
     """Return the target that the user asked for, or the best available one.
 
     The default is the local accelerator if there is one. Otherwise it is an H100, if the step is not run and the
@@ -73,7 +80,7 @@ def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
     """
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends
         if asked is not None:
-            return asked if asked.platform else _local(asked.reason)
+            return _local(asked.reason) if isinstance(asked, LocalDevice) else asked
         if runs:
             return _local(_ACCELERATOR) if has_accelerator_device() else cpu("no local accelerator")
         if has_accelerator_device() and jax.default_backend() != "cpu":

@@ -30,9 +30,11 @@ from memprof.sources.jax.targets.resolve import (
     DEFAULT_GPU,
     DEVICES,
     OF_PROJECT,
+    AskedTarget,
+    LocalDevice,
     default_target,
     no_gpu,
-    resolve,
+    resolve_or_local,
     topology_of,
 )
 from memprof.sources.jax.tracing.jit_adapter import context_meshes, sharding_mistake
@@ -81,8 +83,8 @@ def mesh(
         )
     if not isinstance(target, (str, Path)):
         raise MemprofError(f"target is {shown(target)}, but the name of a GPU or the path of its file was expected")
-    chosen = resolve(str(target), topology)
-    if not chosen.is_deviceless:
+    chosen = resolve_or_local(str(target), topology)
+    if isinstance(chosen, LocalDevice) or not chosen.is_deviceless:
         raise no_gpu(str(target))
     return _made(chosen, axis_types)
 
@@ -92,7 +94,7 @@ def _are_axis_types(axis_types: object, num_axes: int) -> bool:
     return is_sequence and all(isinstance(each, AxisType) for each in axis_types)  # type: ignore[attr-defined]
 
 
-def mesh_of(target: Target | None) -> Mesh | None:
+def mesh_of(target: AskedTarget) -> Mesh | None:
     """Return the mesh of a target with several devices. If its axes have no names, it has one axis.
 
     Raises:
@@ -100,25 +102,26 @@ def mesh_of(target: Target | None) -> Mesh | None:
     """
     if target is None or target.topology.num_devices == 1:
         return None
-    target = _with_axes(target)
-    return _made(target, None) if target.is_deviceless else _mesh_here(target)
+    target = replace(target, topology=_with_axes(target.topology))
+    if isinstance(target, Target) and target.is_deviceless:
+        return _made(target, None)
+    return _mesh_here(target.topology)
 
 
-def _mesh_here(target: Target) -> Mesh:
-    devices, num_devices = jax.devices(), target.topology.num_devices
+def _mesh_here(topology: Topology) -> Mesh:
+    devices, num_devices = jax.devices(), topology.num_devices
     if len(devices) < num_devices:
         flag = f": XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} creates that many on the CPU"
         raise MemprofError(
             f"--mesh asks for {num_devices} devices, but there {'is' if len(devices) == 1 else 'are'} only "
             f"{len(devices)} of the platform {devices[0].platform}{flag if is_host(devices[0]) else ''}"
         )
-    axes, automatic = target.topology.axes, (AxisType.Auto,) * len(target.topology.axes)
+    axes, automatic = topology.axes, (AxisType.Auto,) * len(topology.axes)
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=devices[:num_devices])
 
 
-def _with_axes(target: Target) -> Target:
-    axes = target.topology.axes or {DEVICES: target.topology.num_devices}
-    return replace(target, topology=replace(target.topology, axes=axes))
+def _with_axes(topology: Topology) -> Topology:
+    return replace(topology, axes=topology.axes or {DEVICES: topology.num_devices})
 
 
 def _made(target: Target, axis_types: Sequence[AxisType] | None) -> Mesh:
@@ -129,7 +132,7 @@ def _made(target: Target, axis_types: Sequence[AxisType] | None) -> Mesh:
     return made
 
 
-def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) -> Target:
+def target_of_step(spec: StepSpec, asked: AskedTarget, *, runs: bool = False) -> Target:
     """Return the target to compile a step for: the user's, with as many devices as the step's mesh.
 
     Args:
@@ -186,18 +189,20 @@ def _target_of(mesh: Mesh | AbstractMesh) -> Target | None:
     return _TARGETS.get(mesh.devices.flat[0].client) if isinstance(mesh, Mesh) else None
 
 
-def _is_of(asked: Target, made_for: Target) -> bool:
+def _is_of(asked: Target | LocalDevice, made_for: Target) -> bool:
     """Whether a mesh has the user's target. The user may omit the number of devices."""
-    is_as_many = asked.topology.num_devices == 1 or _with_axes(asked).topology == made_for.topology
+    is_as_many = asked.topology.num_devices == 1 or _with_axes(asked.topology) == made_for.topology
     return asked.name == made_for.name and is_as_many
 
 
-def _can_be(default: Target, mesh: Mesh | AbstractMesh, made_for: Target | None) -> bool:
+def _can_be(default: Target | LocalDevice, mesh: Mesh | AbstractMesh, made_for: Target | None) -> bool:
     """Whether the project's default target fits a step that names a mesh."""
     if default.topology.num_devices > 1:
         return True  # --mesh gives the number of devices
     if made_for is not None:
         return _is_of(default, made_for)
+    if isinstance(default, LocalDevice):
+        return False
     return default.is_deviceless or (isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == default.platform)
 
 
@@ -228,12 +233,12 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
     return replace(target, topology=topology)
 
 
-def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
+def _as_many_as(mesh: Mesh | AbstractMesh, asked: AskedTarget) -> Target:
     """Return the user's target in place of a mesh's devices. The program contains only their number and axes."""
     on_this_machine = isinstance(mesh, Mesh) and not is_host(mesh.devices.flat[0])
     if asked is None and not on_this_machine:
         asked = default_target("the default GPU, instead of the devices of the step's mesh")
-    if asked is None or not asked.is_deviceless:
+    if not isinstance(asked, Target) or not asked.is_deviceless:
         raise MemprofError(
             f"the step is sharded over {mesh.size} devices, and memprof compiles such steps for absent GPUs: choose "
             f"one of `memprof list targets` with --target or target=, for example {DEFAULT_GPU}"

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,38 @@ _MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # the model in a name: 
 _MAX_DEVICES = 2**16  # XLA makes a topology that lists each of them
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalDevice:
+    """The device of this machine, before it is a `Target`: only JAX knows it, and JAX starts in another process.
+
+    Attributes:
+        reason: as in `Target`.
+        topology: the number of its devices and their arrangement.
+    """
+
+    reason: str = ASKED_FOR
+    topology: Topology = field(default_factory=Topology)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        return LOCAL
+
+    @property
+    def is_deviceless(self) -> bool:
+        """As in `Target`: the device is present."""
+        return False
+
+
+# The target of a command, before the step is known. None means the best available one. `target_of_step` completes it.
+AskedTarget = Target | LocalDevice | None
+
+
+def if_known(asked: AskedTarget) -> Target | None:
+    """Return the target that is known before JAX starts; None if JAX decides it."""
+    return asked if isinstance(asked, Target) else None
+
+
 class ProjectTarget(str):
     """The name of a project's default target. It is ignored if it does not fit the other options."""
 
@@ -45,20 +77,14 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
 
     Args:
         name: the user's text: `h100-80gb` or `v5e`, in upper or lower case, or an unambiguous prefix of whole words
-            such as `V100`; `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+            such as `V100`; `path/to/gpu_target_config.pbtxt`, or `cpu`.
         topology: the number and arrangement of the devices.
 
-    Returns:
-        The target. For the local device it has only a name, because only JAX knows the rest (see
-        `choose.choose_target`).
-
     Raises:
-        MemprofError: there is no such target, or the file does not describe one.
+        MemprofError: there is no such target, the file does not describe one, or it is the local device.
     """
-    if name == LOCAL:
-        return Target(
-            name=LOCAL, description="", platform="", memory_bytes=None, compute_capability=None, reason=ASKED_FOR
-        )
+    if name.lower() == LOCAL:
+        raise MemprofError(f"only JAX knows the {LOCAL} device: name a device of `memprof list targets`")
     if name in catalogue():
         return catalogue()[name].target(ASKED_FOR, topology)
     if os.path.isfile(name):  # `Path` would raise an error if the name is too long
@@ -83,6 +109,11 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     )
 
 
+def resolve_or_local(name: str, topology: Topology = Topology()) -> Target | LocalDevice:  # noqa: B008
+    """Return the target of a name, as `resolve` does, or the local device."""
+    return LocalDevice(topology=topology) if name.lower() == LOCAL else resolve(name, topology)
+
+
 def resolve_asked(
     name: str | None,
     *,
@@ -91,8 +122,8 @@ def resolve_asked(
     hosts: int | None = None,
     chips: str | None = None,
     slices: int | None = None,
-) -> Target | None:
-    """Return the target that the user asked for, or None for the best available one.
+) -> AskedTarget:
+    """Return the target that the user asked for.
 
     Args:
         runs: steps will run on it.
@@ -109,13 +140,13 @@ def resolve_asked(
         topology = replace(read_mesh(mesh, 1), num_slices=slice_.num_slices, chips=slice_.chips)
     else:
         topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
-    target = resolve(name, topology) if name is not None else None
+    target = resolve_or_local(name, topology) if name is not None else None
     if target is not None and isinstance(name, ProjectTarget):
         yields = mesh is not None and not target.is_deviceless
         target = None if yields else replace(target, reason=OF_PROJECT)
     if mesh is not None and target is None:
         reason = "the default GPU, compiled for without the device"
-        target = resolve(LOCAL) if runs else default_target(reason, topology)
+        target = LocalDevice(topology=topology) if runs else default_target(reason, topology)
     if mesh is not None and target is not None and not target.is_deviceless:
         if not runs:
             raise no_gpu(target.name)
@@ -218,9 +249,9 @@ def mesh_option(topology: Topology) -> str:
     return axes or (str(topology.num_devices) if topology.num_devices > 1 else "")
 
 
-def option_of(target: Target) -> str:
+def option_of(target: Target | LocalDevice) -> str:
     """Return the value of `--target` for a target."""
-    return target.file or target.name
+    return LOCAL if isinstance(target, LocalDevice) else target.file or target.name
 
 
 def cpu(reason: str) -> Target:

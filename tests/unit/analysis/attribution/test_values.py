@@ -6,7 +6,7 @@ import pytest
 from hlo import Step, values
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array, f32, tuple_of
 
-from memprof.analysis.attribution.dataflow import Origin, Use
+from memprof.analysis.attribution.dataflow import ROLE_ORIGIN, Origin, Use
 from memprof.analysis.attribution.values import Value
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Phase, Role
@@ -43,7 +43,7 @@ def test_a_value_carries_the_facts_of_its_instruction() -> None:
         module="b",
         phase=Phase.FORWARD,
         computed_in=Phase.FORWARD,
-        origin=Origin.BATCH | Origin.FORWARD,
+        origin=ROLE_ORIGIN[Role.BATCH] | Origin.FORWARD,
         use=Use.BACKWARD,
         group=5,
     )
@@ -69,20 +69,20 @@ def test_origins_name_the_roles_and_the_phases_that_a_value_is_made_from() -> No
     decayed = step.op("decayed", "add", V, [da, step.b], PLAIN)
     step.result(step.op("new_m", "add", V, [step.m, decayed], PLAIN))
     found = {name: value.origin for name, value in values(step).items()}
-    forward = Origin.PARAMS | Origin.BATCH | Origin.FORWARD
-    backward = forward | Origin.OTHER_STATE | Origin.RECOMPUTE | Origin.BACKWARD
+    forward = ROLE_ORIGIN[Role.PARAMS] | ROLE_ORIGIN[Role.BATCH] | Origin.FORWARD
+    backward = forward | ROLE_ORIGIN[Role.OTHER_STATE] | Origin.RECOMPUTE | Origin.BACKWARD
     assert found == {
-        "params['a']['kernel']": Origin.PARAMS,
-        "params['b']['kernel']": Origin.PARAMS,
-        "opt.m['a']['kernel']": Origin.OPTIMIZER_STATE,
-        "x": Origin.BATCH,
-        "key": Origin.OTHER_STATE,
+        "params['a']['kernel']": ROLE_ORIGIN[Role.PARAMS],
+        "params['b']['kernel']": ROLE_ORIGIN[Role.PARAMS],
+        "opt.m['a']['kernel']": ROLE_ORIGIN[Role.OPTIMIZER_STATE],
+        "x": ROLE_ORIGIN[Role.BATCH],
+        "key": ROLE_ORIGIN[Role.OTHER_STATE],
         "h": forward,
-        "again": forward | Origin.OTHER_STATE | Origin.RECOMPUTE,
+        "again": forward | ROLE_ORIGIN[Role.OTHER_STATE] | Origin.RECOMPUTE,
         "da": backward,
         # without passing through differentiation again: the update
         "decayed": backward | Origin.DIRECT_PARAMS,
-        "new_m": backward | Origin.DIRECT_PARAMS | Origin.OPTIMIZER_STATE | Origin.DIRECT_OPTIMIZER_STATE,
+        "new_m": backward | Origin.DIRECT_PARAMS | ROLE_ORIGIN[Role.OPTIMIZER_STATE] | Origin.DIRECT_OPTIMIZER_STATE,
     }
 
 
@@ -93,7 +93,10 @@ def test_an_argument_keeps_its_role_whatever_is_written_into_it() -> None:
     index = step.op("index", "constant", array("s32"))
     step.op("written", "dynamic-update-slice", V, [w, x, index], PLAIN, shares=w)
     found = values(step)
-    assert (found["params['a']['kernel']"].origin, found["written"].origin) == (Origin.PARAMS, Origin.PARAMS)
+    assert (found["params['a']['kernel']"].origin, found["written"].origin) == (
+        ROLE_ORIGIN[Role.PARAMS],
+        ROLE_ORIGIN[Role.PARAMS],
+    )
     assert not found["written"].is_output  # it lies in the memory of an argument
 
 
@@ -110,7 +113,7 @@ def test_what_a_value_is_made_from_is_followed_around_a_loop() -> None:
     x = body.element(carried, 3)
     body.tuple(body.op("enter", "negate", V, [x], PLAIN, shares=zeros[0]), *moved, x)
     found = values(step)
-    assert [found[f"zeros{number}"].origin for number in range(3)] == [Origin.BATCH] * 3
+    assert [found[f"zeros{number}"].origin for number in range(3)] == [ROLE_ORIGIN[Role.BATCH]] * 3
 
 
 def test_uses_name_what_becomes_of_a_value() -> None:
