@@ -85,7 +85,8 @@ def _in_a_checkpointed_scan(query: Any, key: Any, value: Any) -> Any:
     def layer(x: Any, _: None) -> tuple[Any, None]:
         return x + _attended(jax.nn.softmax(jnp.where(mask, _scores(x, key) * 0.25, -1e9)), value), None
 
-    return jax.lax.scan(jax.checkpoint(layer, prevent_cse=False), query, length=2)[0]  # more layers multiply the rounding
+    # More layers multiply the rounding of bfloat16.
+    return jax.lax.scan(jax.checkpoint(layer, prevent_cse=False), query, length=2)[0]
 
 
 def _in_float32(query: Any, key: Any, value: Any) -> Any:
