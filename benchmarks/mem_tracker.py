@@ -23,8 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
-from memprof.sources.torch.fake_copy import fake_copy
-from memprof.sources.torch.step_spec import TorchStepSpec
+from memprof.sources.torch.step_spec import TorchStepSpec, fake_copy
 from memprof.sources.torch.trace_step import trace_step
 
 _TARGET = Target(

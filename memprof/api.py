@@ -43,8 +43,7 @@ from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.serving import serving_document
 from memprof.sources.capture_file import read_capture, write_capture
-from memprof.sources.jax.own_attributes import own
-from memprof.sources.jax.tracing.step_checks import argument_numbers, check_label, shown
+from memprof.sources.jax.tracing.step_checks import check_label, shown
 from memprof.sources.pool_settings import parse_pool
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.known import known_advice
@@ -301,7 +300,7 @@ class Serving:
 
 
 def profile(
-    step: Callable[..., Any],
+    step: Callable[..., Any] | StepSpec,
     /,
     *args: Any,
     target: str | Path | None = None,
@@ -319,7 +318,8 @@ def profile(
     The step is not run, and no device memory is allocated: only the shapes and dtypes of arrays are used.
 
     Args:
-        step: the function; a jitted function keeps its own options.
+        step: the function; a jitted function keeps its own options. A `memprof.StepSpec` needs no other arguments
+            than `target`, `label`, `complete` and `pool`.
         args: the positional arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`. None: the
             local accelerator if there is one; otherwise an H100 if the packages to compile for it are installed;
@@ -338,19 +338,19 @@ def profile(
         MemprofError: an argument is invalid; the message is one sentence.
         Exception: any error that the step raises while it is traced.
     """
-    from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import spec_of_call
 
     if label is not None:
         check_label("label", label)
-    spec = StepSpec(
+    spec = spec_of_call(
         step,
         args,
-        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
-        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
-        roles={} if roles is None else roles,
-        kwargs=kwargs,
-        workload=label or str(own(step, "__name__") or "step"),
-        compiler_options={} if compiler_options is None else compiler_options,
+        kwargs,
+        donate_argnums=donate_argnums,
+        static_argnums=static_argnums,
+        roles=roles,
+        label=label,
+        compiler_options=compiler_options,
     )
     return profile_spec(spec, target=target, complete=complete, pool=pool)
 
@@ -396,7 +396,7 @@ def profile_spec(
 
 
 def advise(
-    step: Callable[..., Any],
+    step: Callable[..., Any] | StepSpec,
     /,
     *args: Any,
     target: str | Path | None = None,
@@ -418,17 +418,10 @@ def advise(
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
-    from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import spec_of_call
     from memprof.studies.advice.compiled import advise_step
 
-    spec = StepSpec(
-        step,
-        args,
-        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
-        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
-        kwargs=kwargs,
-        workload=str(own(step, "__name__") or "step"),
-    )
+    spec = spec_of_call(step, args, kwargs, donate_argnums=donate_argnums, static_argnums=static_argnums)
     chosen = target_of_step(spec, resolve_asked(None if target is None else _target_name(target)))
     with stages_shown(spec.workload) as progress:
         return AdviceList(*advise_step(spec, chosen, progress=progress, rows=lambda labels: rows_shown(progress)))
@@ -488,7 +481,7 @@ def profile_torch(
     if label is not None:
         check_label("label", label)
     if isinstance(step, TorchStepSpec):
-        from memprof.sources.torch.fake_copy import fake_copy
+        from memprof.sources.torch.step_spec import fake_copy
 
         make_spec: Callable[[], TorchStepSpec] = partial(fake_copy, step)
     elif callable(step):

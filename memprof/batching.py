@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def peak(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | StepSpec,
     /,
     *args: Any,
     target: str | Path | None = None,

@@ -16,15 +16,14 @@ from memprof.amounts import parse_bytes
 from memprof.analysis.records.rewrites import Donation, FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
-from memprof.sources.jax.own_attributes import own
-from memprof.sources.jax.tracing.step_checks import argument_numbers
 
 if TYPE_CHECKING:
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.plan.plan import CheckpointPlan
 
 
 def plan(
-    step: Callable[..., Any],
+    step: Callable[..., Any] | StepSpec,
     /,
     *args: Any,
     memory: int | str | None = None,
@@ -56,18 +55,11 @@ def plan(
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
-    from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import spec_of_call
     from memprof.studies.plan.allowed import parse_allowed
     from memprof.studies.plan.search import plan_step
 
-    spec = StepSpec(
-        step,
-        args,
-        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
-        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
-        kwargs=kwargs,
-        workload=str(own(step, "__name__") or "step"),
-    )
+    spec = spec_of_call(step, args, kwargs, donate_argnums=donate_argnums, static_argnums=static_argnums)
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
     chosen, allowed = target_of_step(spec, resolve_asked(target)), parse_allowed(allow)
     with stages_shown(spec.workload) as progress:
@@ -111,7 +103,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
 def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
     from memprof.sources.jax.checkpointing.accumulators import narrow_sums
     from memprof.sources.jax.checkpointing.apply import traced_within
-    from memprof.sources.jax.checkpointing.attentions import fused
+    from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
     from memprof.sources.jax.checkpointing.unrolled import unrolled
     from memprof.sources.jax.tracing import jit_adapter

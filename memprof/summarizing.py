@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memprof.analysis.records.report import Report
 from memprof.api import profile
@@ -14,6 +14,9 @@ from memprof.reports.formats.terminal import lower
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.modules import model_summary_document
 from memprof.sources.jax.tracing.step_checks import shown
+
+if TYPE_CHECKING:
+    from memprof.sources.jax.tracing.step import StepSpec
 
 _DEFAULT_DEPTH = 3
 
@@ -38,7 +41,12 @@ class Summary:
 
 
 def summary(
-    fn: Callable[..., Any], /, *args: Any, target: str | Path | None = None, depth: int = _DEFAULT_DEPTH, **kwargs: Any
+    fn: Callable[..., Any] | StepSpec,
+    /,
+    *args: Any,
+    target: str | Path | None = None,
+    depth: int = _DEFAULT_DEPTH,
+    **kwargs: Any,
 ) -> Summary:
     """Compile a function, and list its modules with their parameters, FLOPs and activations.
 

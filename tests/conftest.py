@@ -15,6 +15,8 @@ from simple_kernels import SIMPLE_KERNELS
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# PyTorch's threads wait for each other in busy loops: for steps as small as these, that is half of the processor time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Programs that several tests compile to their plan are compiled once, whichever process of the tests they run in; the
 # user's own cache is never looked at.
 _CACHE = "cache-of-tests-"

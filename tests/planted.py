@@ -159,7 +159,7 @@ def copies_of_parameters(recipe: str = "") -> StepSpec:
         return jnp.tanh(x @ layer["w"])
 
     def loss(params: Params, x: Any) -> Any:
-        block = followed(recipe, block=apply, apply=apply, to_bfloat16=standardised)["block"]
+        block = followed(recipe, block=jax.checkpoint(apply), apply=apply, to_bfloat16=standardised)["block"]
         layers = params if recipe else jax.tree.map(standardised, params)
         for layer in layers.values():
             x = block(layer, x)

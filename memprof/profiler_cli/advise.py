@@ -51,11 +51,11 @@ def advise(
 ) -> None:
     """List changes that would lower the peak of a step.
 
-    Each change has its code.
+    Each change comes with its code.
 
-    Of a step, the changes that memprof can make itself are compiled: donation, checkpoints, options of XLA, and
-    techniques. Their savings are true. A saving "up to" is an upper bound; all of a capture are, until its step was
-    given to this command. The files of the step stay as they are.
+    If a step is given, memprof compiles the changes that it can make itself (donation, checkpoints, options of XLA,
+    techniques), so their savings are exact. A saving "up to" is an upper bound. Every saving of a capture is one,
+    until its step was given to this command. The files of the step stay as they are.
 
         memprof advise train.py:step_spec --target a100-40gb
 

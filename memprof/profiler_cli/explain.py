@@ -50,8 +50,8 @@ def explain(
 ) -> None:
     """Explain why a run ended out of memory, from its log.
 
-    It reads the messages of XLA for GPUs, TPUs and the CPU, as JAX has shown them from version 0.4 on. With the
-    program, it says which buffer that is.
+    It reads XLA's messages for GPUs, TPUs and the CPU, as JAX shows them since version 0.4. With --program, it names
+    the buffer.
 
         memprof explain slurm-1234.out --program dump
 

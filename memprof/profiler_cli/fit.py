@@ -75,8 +75,8 @@ _Technique = Annotated[
         "--techniques",
         metavar="NAME",
         autocompletion=options.complete_techniques,
-        help="Techniques to apply, joined with +: bf16+donate; auto finds the techniques with which the given "
-        "batch fits. Also --techniques.",
+        help="Techniques to apply, joined with +: bf16+donate; auto finds techniques that make the given "
+        "batch fit. Also --techniques.",
     ),
 ]
 _Steps = Annotated[
@@ -114,16 +114,16 @@ def fit(
     source: options.Source = True,
     shown: options.ShownOptions,
 ) -> None:
-    """Find the largest batch that fits, or techniques to make it fit.
+    """Find the largest batch that fits, or make one fit.
 
-    Each footprint comes from a compile. The search needs few of them, since it follows how the footprint grows.
+    Every footprint is compiled. The search needs few compiles, because it predicts how the footprint grows.
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
         memprof fit transformer -t fsdp --set batch_size=64 --vary devices
         memprof fit decoder --phase decode -t bf16-params --against context_len=2048,8192
 
-    With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
+    With auto the batch stays as given, and memprof finds the cheapest techniques that make it fit.
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """

@@ -38,7 +38,7 @@ _Programs = Annotated[
     list[str],
     typer.Option(
         "--program",
-        help="A program to capture, by its name in the table; repeatable. Of a memory profile: a capture of the step.",
+        help="A program to capture, by its name in the table; repeatable. For a memory profile: a capture of the step.",
         metavar="NAME",
     ),
 ]
@@ -82,10 +82,10 @@ def import_programs(
     force: options.Force = False,
     width: options.Width = None,
 ) -> None:
-    """Make captures of programs compiled elsewhere, from their dumps.
+    """Make captures of programs compiled elsewhere.
 
-    What is compiled is read as it is, without JAX. Of many programs a table says what each takes; the largest one is
-    captured, or those that are named.
+    Compiled programs are read as they are, without JAX. If there are several, a table lists what each takes, and the
+    largest is captured, or those that --program names.
 
         XLA_FLAGS="--xla_dump_to=dump --xla_dump_hlo_as_proto" python train.py
         memprof import dump
@@ -93,7 +93,7 @@ def import_programs(
         memprof import logs/plugins/profile/2026_11_22 --program jit_train_step
         memprof import dump --role 'model.scale=other_state'
 
-    What jax.profiler.save_device_memory_profile has written is a report of the arrays that were alive:
+    A file of jax.profiler.save_device_memory_profile becomes a report of the arrays that were live:
 
         memprof import memory.prof --program train-step.memprof
 

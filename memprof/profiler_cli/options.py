@@ -85,14 +85,12 @@ class FrameworkName(StrEnum):
     TORCH = "torch"
 
 
-_FRAMEWORK_HELP = "The framework of the step; torch needs the extra torch."
+_FRAMEWORK_HELP = "The framework of the step."
 Framework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, rich_help_panel=STEP_OPTIONS)]
 HiddenFramework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, hidden=True)]
 Frameworks = Annotated[
     list[FrameworkName],
-    typer.Option(
-        "--framework", help="The framework of the rows; repeat it for rows of both.", rich_help_panel=STEP_OPTIONS
-    ),
+    typer.Option("--framework", help="The framework of the rows, repeatable.", rich_help_panel=STEP_OPTIONS),
 ]
 
 
@@ -109,7 +107,7 @@ Engine = Annotated[
 ]
 Engines = Annotated[
     list[EngineName],
-    typer.Option("--engine", hidden=True, help="The engine of the rows; repeat it for rows of both."),
+    typer.Option("--engine", hidden=True, help="The engine of the rows, repeatable."),
 ]
 Workload = Annotated[
     str,

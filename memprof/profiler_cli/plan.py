@@ -32,8 +32,8 @@ _Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="CHANGES",
-        help="To try before checkpoints, with commas: donate (the default), chunked-loss, fused-attention,"
-        " chunked-attention; or none.",
+        help="Changes to try before checkpoints, separated by commas: donate (the default), chunked-loss,"
+        " fused-attention, chunked-attention; or none.",
     ),
 ]
 _Techniques = Annotated[
@@ -69,9 +69,9 @@ def plan(
 ) -> None:
     """Find a checkpoint policy for a memory budget.
 
-    Of the policies within the budget it is the one that computes least again. The step is compiled as it is and at most
-    four times more, with `jax.checkpoint` around its layers; its files stay as they are. The exit code is 1 if no
-    policy is enough.
+    Of the policies within the budget, the one that recomputes least is chosen. The step is compiled as it is and at
+    most four times more, with `jax.checkpoint` around its layers; its files stay as they are. The exit code is 1 if no
+    policy fits the budget.
 
         memprof plan train.py:step_spec --target a100-40gb --memory 30GiB
 

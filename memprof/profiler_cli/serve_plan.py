@@ -45,8 +45,8 @@ def serve_plan(
 ) -> None:
     """Plan a server: tokens of cache that fit beside its programs.
 
-    All programs are compiled, and none is run. Weights and cache that they share count once, and of what they hold
-    while they run, the largest counts.
+    Every program is compiled, but not run. Weights and caches that they share count once; of the memory that
+    each needs while it runs, only the largest counts.
 
         memprof serve-plan engine.py:engine_spec --target h100-80gb
 

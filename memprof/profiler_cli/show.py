@@ -51,7 +51,7 @@ def show(
     editor: options.Editor = None,
     shown: options.ShownOptions,
 ) -> None:
-    """Show a saved capture again, by any key, without compiling.
+    """Show a saved capture, by any key, without compiling.
 
     Needs neither JAX nor a device.
 
@@ -63,7 +63,7 @@ def show(
 
         memprof show transformer-gpt2-h100-80gb.memprof --why model.py:40
 
-    It shows memory profiles of JAX (jax.profiler.save_device_memory_profile), too; two of them tell what leaked:
+    It also shows memory profiles of JAX (jax.profiler.save_device_memory_profile); two of them show what leaked:
 
         memprof show after.prof --diff before.prof
 

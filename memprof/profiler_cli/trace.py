@@ -44,9 +44,9 @@ def trace(
 ) -> None:
     """Write a log directory for TensorBoard and XProf.
 
-    The step runs on the device of this machine, and the report names the operations that take most time and memory. If
-    --target names an absent GPU, nothing runs: the log directory holds the compiled program for the memory viewer and
-    the graph viewer.
+    The step runs on the device of this machine, and the report names the operations that take the most time and memory.
+    If --target names an absent GPU, nothing runs: the log directory holds the compiled program for the memory viewer
+    and the graph viewer.
 
         memprof trace transformer --preset tiny --logdir logs --view
 

@@ -183,7 +183,8 @@ def _with_values(params: list[Any]) -> list[Any]:
         choices = param.type_descriptor.choices if param.type_descriptor.is_choice else ()
         if choices and param.metavar is None:
             *first, last = (str(choice.value) for choice in choices)
-            param.help = f"{param.help.rstrip('.:')}: {', '.join(first)} or {last}."
+            named = f"{', '.join(first)} or {last}" if first else last
+            param.help = f"{param.help.rstrip('.:')}: {named}."
             param.metavar = str(param.name).upper() if param.param_type_name == "argument" else "NAME"
         if param.param_type_name == "argument":
             param.display_type_rich = lambda ctx: None  # its name stands there already

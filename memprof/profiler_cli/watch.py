@@ -82,16 +82,16 @@ def watch(
     *,
     shown: options.ShownOptions,
 ) -> None:
-    """Run a training script and account for every program it compiles.
+    """Run a training script and account for all its programs.
 
-    The script runs as after `python`, and ends with its own exit code. When it ends, by itself, by Ctrl-C, or out of
-    memory, a table has all programs that it compiled, by their footprint.
+    The script runs as after `python`, and ends with its own exit code. At its end, also after Ctrl-C or out of
+    memory, a table lists every program that it compiled, by footprint.
 
         memprof watch train.py --batch-size 64
 
         memprof watch --target h100-80gb -m my_project.train --config large
 
-    A script that trains with PyTorch is traced on shapes alone, as if the target were here, until its second step is
+    A script that trains with PyTorch is traced on shapes alone, as if the target were present, until its second step is
     done.
     """
     if os.name == "nt":

@@ -182,11 +182,7 @@ def _unpack(content: bytes, path: Path) -> Capture:
 
 
 def _check_directory(content: bytes) -> None:
-    """Check the directory size at the end of the zip before `zipfile` creates records from the directory.
-
-    Raises:
-        _DamagedError: memprof does not write such a zip.
-    """
+    """Check the directory size at the end of the zip before `zipfile` creates records from the directory."""
     # The last record, without a comment. A zip64 record may precede it, but no capture needs one.
     record = struct.Struct("<4s4H2IH")
     locator_bytes = 20
@@ -199,11 +195,7 @@ def _check_directory(content: bytes) -> None:
 
 
 def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str) -> bytes:
-    """Return the content of a member in the form that memprof writes.
-
-    Raises:
-        _DamagedError: the member is missing, duplicated, compressed in another way, or too large.
-    """
+    """Return the content of a member in the form that memprof writes."""
     found = [member for member in members if member.filename == name]
     if len(found) != 1:
         raise _DamagedError(f"it has {len(found)} members called {name}")
@@ -248,11 +240,7 @@ def _check_schema(manifest: Any, path: Path) -> None:
 
 
 def _check_capture(capture: Capture) -> None:
-    """Check the rules that the types of the fields do not express.
-
-    Raises:
-        _DamagedError: a rule is violated.
-    """
+    """Check the rules that the types of the fields do not express."""
     if capture.trace is not None:
         fault = fault_of_trace(capture.trace)
         if fault:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.sources.jax.targets.resolve import AskedTarget
-from memprof.sources.jax.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
     applied_techniques,
@@ -87,18 +87,9 @@ class Plan:
         )
 
     def _training_step(self, mesh: Mesh | None) -> StepSpec:
-        trainer = build_trainer(self, mesh)
-        from memprof.workloads.train_step import STATE_ARGNUM
-
-        state = trainer.abstract_state()
-        return StepSpec(
-            fn=trainer.step,
-            args=(state, trainer.abstract_batch()),
-            roles=trainer.roles(state),
-            donate_argnums=(STATE_ARGNUM,) if self.train_config.donate else (),
-            memory_kinds=trainer.memory_kinds(),
-            feed=_feed(self, trainer),
-        )
+        num_examples, seq_len = self.config.batch_size, self.flat_config().get("seq_len")
+        num_tokens = num_examples * seq_len if isinstance(seq_len, int) else None
+        return build_trainer(self, mesh).spec(num_examples=num_examples, num_tokens=num_tokens)
 
     def _inference_step(self) -> StepSpec:
         from memprof.workloads.inference import inference_step
@@ -227,16 +218,3 @@ def build_step(
     axes = {} if mesh is None else dict(mesh.shape)
     choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques, axes=axes)
     return choices.build(mesh)
-
-
-def _feed(choices: Plan, trainer: Trainer) -> Feed:
-    """Return a new state, and a synthetic batch for each step."""
-    from memprof.workloads.train_step import STATE_ARGNUM, mean_loss
-
-    num_examples, seq_len = choices.config.batch_size, choices.flat_config().get("seq_len")
-    return Feed(
-        argument=lambda number, step: trainer.init_state() if number == STATE_ARGNUM else trainer.sample_batch(step),
-        loss=mean_loss,
-        num_examples=num_examples,
-        num_tokens=num_examples * seq_len if isinstance(seq_len, int) else None,
-    )

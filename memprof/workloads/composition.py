@@ -19,7 +19,7 @@ from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
 from memprof.workloads.mesh_axes import check_axis
-from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
+from memprof.workloads.technique import AppliedTechnique, ChosenTechnique, Observation
 from memprof.workloads.train_config import TrainConfig, inference_fields, model_fields
 
 # Techniques for engines only: products with 8-bit integer weights, and dimensions that vary up to their size.
@@ -119,7 +119,7 @@ def verdicts(report: Report, techniques: Sequence[AppliedTechnique], reference: 
         look = applied.technique.evidence
         if look is not None:
             contrast = reference if reference is not None and _is_contrast(reference, applied, techniques) else None
-            verdict = look(report, applied.argument, contrast)
+            verdict = look(Observation(report, applied.argument, contrast))
             found.append(Verdict(took_effect=verdict.took_effect, evidence=f"{applied.label}: {verdict.evidence}"))
     return tuple(found)
 

@@ -70,6 +70,11 @@ def rms_norm(config: TrainConfig, name: str | None = None) -> nn.RMSNorm:
     return nn.RMSNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
 
 
+def norm(kind: str, config: TrainConfig, name: str | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """Return the norm of a kind: `layer` or `rms`."""
+    return (rms_norm if kind == "rms" else layer_norm)(config, name)
+
+
 def rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
     """Return queries or keys rotated by their positions (Su et al. 2021, arXiv:2104.09864).
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -26,14 +27,14 @@ _Named = TypeVar("_Named", Workload[Any], Technique, Optimizer)
 @functools.cache
 def workloads() -> tuple[Workload[Any], ...]:
     """Return all workloads, by name."""
-    return _sorted_by_name(_constants(models_package, "WORKLOAD"))
+    return _sorted_by_name(_constants(models_package, "WORKLOAD").values())
 
 
 @functools.cache
 def techniques() -> tuple[Technique, ...]:
     """Return all techniques: the baseline first, then by family and name."""
     families = _constants(techniques_package, "TECHNIQUES")
-    found = _sorted_by_name([technique for family in families for technique in family])
+    found = _sorted_by_name(replace(each, family=family) for family, own in families.items() for each in own)
     return tuple(sorted(found, key=lambda technique: (technique.family != "baseline", technique.family)))
 
 
@@ -74,6 +75,6 @@ def _sorted_by_name(found: Iterable[_Named]) -> tuple[_Named, ...]:
     return tuple(sorted(found, key=lambda candidate: candidate.name))
 
 
-def _constants(package: ModuleType, constant: str) -> list[Any]:
-    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
-    return [getattr(importlib.import_module(name), constant) for name in names]
+def _constants(package: ModuleType, constant: str) -> dict[str, Any]:
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    return {name: getattr(importlib.import_module(f"{package.__name__}.{name}"), constant) for name in names}

@@ -29,9 +29,26 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.train_config import TrainConfig
 
 ArgumentValue = int | float | str
-Evidence = Callable[[Report, ArgumentValue | None, Report | None], Verdict]
 ARGUMENT: Final = object()  # stands in `Technique.sets` for the parsed argument
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The reports in which the effect of a technique should show.
+
+    Attributes:
+        report: the report of the program with the technique.
+        argument: the technique's argument; None if it takes none.
+        reference: the report of the row to compare with, if there is one.
+    """
+
+    report: Report
+    argument: ArgumentValue | None
+    reference: Report | None
+
+
+Evidence = Callable[[Observation], Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +75,6 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HowTo:
-    """How users apply the technique in their own code.
-
-    Attributes:
-        sentence: instruction to the user.
-        code: code that runs in the user's step, as in `intents.Means`; empty if it depends on the step. In both texts
-            the spelling's placeholder stands for the technique's argument: `<N>`.
-        argument_code: writes the argument as code.
-    """
-
-    sentence: str
-    code: str = ""
-    argument_code: Callable[[ArgumentValue], str] = str
-
-    def with_argument(self, argument: ArgumentValue) -> HowTo:
-        """Return the same instructions with the argument in place of its placeholder."""
-
-        def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda match: self.argument_code(argument), text)
-
-        return HowTo(sentence=fill(self.sentence), code=fill(self.code))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
     """One technique.
 
@@ -89,9 +82,12 @@ class Technique:
         name: its spelling if it takes no argument; unique.
         summary: what it does, in one line.
         about: how it works and what it costs: a sentence, then paragraphs.
-        how_to: how users apply it in their own code; None for the baseline, which needs no change.
+        instruction: how users apply it in their own code; empty for the baseline, which needs no change.
+        code: code that runs in the user's step, as in `intents.Means`; empty if it depends on the step. In both texts
+            the spelling's placeholder stands for the technique's argument: `<N>`.
+        argument_code: writes the argument as code.
         reference: where the idea is described.
-        family: group of similar techniques that are listed together: `precision`, `structure`, ...
+        family: group of similar techniques that are listed together: the name of its file, which the registry fills in.
         sets: the fields of `TrainConfig` that it sets, with their values. It changes no other field.
         join: adds an argument to the current value of its field, so that the technique can be given several times.
         argument: its argument; None if it takes none.
@@ -99,8 +95,8 @@ class Technique:
         grows: categories whose bytes it may raise, as its price.
         tolerance: largest relative difference of loss and gradients from the baseline's, for a tiny model without
             dropout. The default only allows for another order of summation. None if training differs by intention.
-        evidence: decides whether it shows in the report of a compiled program, given its argument and the report of the
-            reference row, if there is one; None for the baseline, which has no effect to look for.
+        evidence: decides whether it shows in the report of a compiled program; None for the baseline, which has no
+            effect to look for.
         restates_baseline: whether it only states explicitly what the baseline does anyway.
         needs: labels of techniques that it requires; others with the same effect also work.
         settings: model settings, `field=value`, without which it has no effect.
@@ -116,11 +112,13 @@ class Technique:
     name: str
     summary: str
     reference: str
-    family: str
     about: str
     sets: Mapping[str, Any]
+    family: str = ""
     join: Callable[[Any, ArgumentValue], Any] | None = None
-    how_to: HowTo | None = None
+    instruction: str = ""
+    code: str = ""
+    argument_code: Callable[[ArgumentValue], str] = str
     argument: Argument | None = None
     shrinks: tuple[Category, ...] = ()
     grows: tuple[Category, ...] = ()
@@ -174,10 +172,20 @@ class AppliedTechnique:
         return ChosenTechnique(name=self.technique.name, label=self.label, argument=self.argument)
 
     @property
-    def how_to(self) -> HowTo | None:
+    def instruction(self) -> str:
         """How users apply it in their own code, with this argument."""
-        how_to = self.technique.how_to
-        return how_to if how_to is None or self.argument is None else how_to.with_argument(self.argument)
+        return self._filled(self.technique.instruction)
+
+    @property
+    def code(self) -> str:
+        """Code that applies it, with this argument."""
+        return self._filled(self.technique.code)
+
+    def _filled(self, text: str) -> str:
+        argument = self.argument
+        if argument is None:
+            return text
+        return _PLACEHOLDER.sub(lambda match: self.technique.argument_code(argument), text)
 
     def apply(self, config: TrainConfig) -> TrainConfig:
         """Return `config` with the technique on."""

@@ -25,6 +25,7 @@ from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh
 
 from memprof.analysis.records.categories import Role
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads.gradients import Evaluation, accumulate, evaluate, new_scale
 from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params
@@ -151,14 +152,24 @@ class Trainer:
         """Return the synthetic batch number `index`, on the host; equal for equal seed and index."""
         return self.model.sample(np.random.default_rng((self.config.seed, index)))
 
-    def roles(self, state: TrainState) -> dict[str, Role]:
-        """Return the roles of the step's arguments, by path. Plain SGD has no optimizer state."""
-        has_state = bool(jax.tree.leaves(state.opt_state))
-        return {path: role for path, role in ROLES.items() if has_state or path != OPTIMIZER_STATE_PATH}
-
-    def memory_kinds(self) -> dict[str, str]:
-        """Return the memory kind of each step argument outside the device's own memory, by path."""
-        return {OPTIMIZER_STATE_PATH: HOST_MEMORY_KIND} if self.config.offload_optimizer else {}
+    def spec(self, *, num_examples: int, num_tokens: int | None = None) -> StepSpec:
+        """Return the step with abstract arguments; to run it, it gets a new state, and a synthetic batch each time."""
+        state = self.abstract_state()
+        has_state = bool(jax.tree.leaves(state.opt_state))  # plain SGD has none
+        return StepSpec(
+            fn=self.step,
+            args=(state, self.abstract_batch()),
+            roles={path: role for path, role in ROLES.items() if has_state or path != OPTIMIZER_STATE_PATH},
+            donate_argnums=(STATE_ARGNUM,) if self.config.donate else (),
+            compiler_options=self.config.compiler_option_values(),
+            memory_kinds={OPTIMIZER_STATE_PATH: HOST_MEMORY_KIND} if self.config.offload_optimizer else {},
+            feed=Feed(
+                argument=lambda number, step: self.init_state() if number == STATE_ARGNUM else self.sample_batch(step),
+                loss=mean_loss,
+                num_examples=num_examples,
+                num_tokens=num_tokens,
+            ),
+        )
 
     def _evaluate(self, state: TrainState, batch: Batch) -> Evaluation:
         dropout_rng = jax.random.fold_in(state.rng, state.step)

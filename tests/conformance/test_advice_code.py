@@ -98,16 +98,16 @@ def test_its_code_runs_beside_the_names_that_the_docs_list_and_no_others(
         namespace["step"](params, own["opt_state"], cache=own["cache"])
 
 
-@pytest.mark.parametrize("technique", [each for each in techniques() if each.how_to], ids=lambda each: each.name)
+@pytest.mark.parametrize("technique", [each for each in techniques() if each.instruction], ids=lambda each: each.name)
 def test_the_code_of_a_technique_runs_beside_the_same_names(technique: Technique) -> None:
     (applied,) = parse_techniques(technique.example)
-    assert applied.how_to is not None
+    assert applied.instruction
     own = _own_names()
     namespace = dict(own)
-    exec(with_imports(applied.how_to.code).replace('"cudnn"', '"xla"'), namespace)
+    exec(with_imports(applied.code).replace('"cudnn"', '"xla"'), namespace)
     params, x = own["params"], own["x"]
     assert jnp.allclose(namespace["block"](params, x), own["block"](params, x))
-    if "gradients" in namespace and "loss(" in applied.how_to.code:  # accumulated over equal parts of the batch
+    if "gradients" in namespace and "loss(" in applied.code:  # accumulated over equal parts of the batch
         whole = jax.grad(own["loss"])(params, own["batch"])
         number = int(str(applied.argument))
         assert jnp.allclose(namespace["gradients"]["w"], whole["w"] / number)
@@ -118,9 +118,9 @@ def test_quantised_weights_give_nearly_the_same_product() -> None:
     inputs = jax.random.normal(jax.random.key(1), (4, 256))
     for name, tolerance in (("int8-weights", 0.02), ("int4-weights", 0.2), ("fp8-weights", 0.05)):
         (applied,) = parse_techniques(name)
-        assert applied.how_to is not None
+        assert applied.instruction
         namespace: dict[str, Any] = {}
-        exec(with_imports(applied.how_to.code), namespace)
+        exec(with_imports(applied.code), namespace)
         found = namespace["product"](inputs, *namespace["quantised"](weights))
         error = jnp.linalg.norm(found - inputs @ weights) / jnp.linalg.norm(inputs @ weights)
         assert error < tolerance, name

@@ -24,6 +24,7 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import most_bytes
+from memprof.workloads.technique import Observation
 from memprof.workloads.train_config import inference_fields, model_fields
 
 WITH_EVIDENCE = [technique for technique in registry.techniques() if technique.evidence is not None]
@@ -102,9 +103,9 @@ def rows(technique) -> tuple[Report, Report]:
 def test_its_evidence_is_in_its_program_alone(technique):
     without, with_it = rows(technique)
     (applied,) = parse_techniques(technique.example)
-    found = technique.evidence(with_it, applied.argument, None if technique.restates_baseline else without)
+    found = technique.evidence(Observation(with_it, applied.argument, None if technique.restates_baseline else without))
     assert found.took_effect, found.evidence
-    found = technique.evidence(without, applied.argument, without)
+    found = technique.evidence(Observation(without, applied.argument, without))
     assert found.took_effect == technique.restates_baseline, found.evidence
     assert found.evidence
     assert not found.evidence.endswith(".")

@@ -116,6 +116,8 @@ def stacked_if_needed(opt_state: Any) -> Any:
     return jax.tree.map(lambda node: stacked(node) if is_params(node) else node, opt_state, is_leaf=is_params)
 
 
+# With each jax, techniques train together, see `COMBINATIONS`.
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize("workload_name", WORKLOADS)
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_it_lowers_the_loss_and_agrees_with_the_baseline(technique, workload_name):

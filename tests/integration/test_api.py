@@ -296,3 +296,34 @@ def test_what_cannot_be_explained_does_not_hide_the_error(capsys: pytest.Capture
     with pytest.raises(jax.errors.JaxRuntimeError):
         failing(1.0)
     assert "memprof cannot explain it: ValueError: not traceable" in capsys.readouterr().err
+
+
+def test_every_function_of_the_api_takes_a_step_spec() -> None:
+    def scale(weights: jax.Array, factor: float) -> jax.Array:
+        return jnp.tanh(weights) * factor
+
+    weights = jax.ShapeDtypeStruct((64, 64), "float32")
+    spec = memprof.StepSpec(scale, (weights, 2.0), donate_argnums=0, static_argnums=1, workload="scaling")
+    profile = memprof.profile(scale, weights, 2.0, donate_argnums=0, static_argnums=1, target="cpu")
+
+    assert memprof.profile(spec, target="cpu").footprint_bytes == profile.footprint_bytes == 64 * 64 * 4
+    assert memprof.profile(spec, target="cpu").report.label == "scaling"
+    assert memprof.profile(spec, target="cpu", label="mine").report.label == "mine"
+    assert memprof.peak(spec, target="cpu") == profile.footprint_bytes
+    assert memprof.summary(spec, target="cpu").report.footprint_bytes == profile.footprint_bytes
+    assert memprof.advise(spec, target="cpu").report.label == "scaling"
+    with pytest.raises(memprof.MemprofError, match=r"gradients|differentiat"):
+        memprof.plan(spec, target="cpu")
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "repeated"),
+    [((1,), {}, "positional arguments"), ((), {"donate_argnums": 0, "x": 1}, "x, donate_argnums")],
+)
+def test_a_step_spec_beside_other_arguments_is_refused(
+    args: tuple[object, ...], options: dict[str, object], repeated: str
+) -> None:
+    spec = memprof.StepSpec(jnp.tanh, (jax.ShapeDtypeStruct((4,), "float32"),))
+
+    with pytest.raises(memprof.MemprofError, match=f"leave out {repeated}$"):
+        memprof.profile(spec, *args, **options)

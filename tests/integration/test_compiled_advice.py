@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import jax
@@ -265,6 +266,25 @@ args = ([{"up": S((256, 1024), jnp.float32), "down": S((1024, 256), jnp.float32)
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
+_INSIDE = """
+import jax, jax.numpy as jnp, optax
+
+def make():
+    S = jax.ShapeDtypeStruct
+    params = {"w": S((256, 256), jnp.float32)}
+    optimizer = optax.adam(1e-3)
+    # after optimizer
+    def step(params, state, x):
+        gradients = jax.grad(lambda params: jnp.mean((x @ params["w"]) ** 2))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+    # after step
+    return step, (params, jax.eval_shape(optimizer.init, params), S((64, 256), jnp.float32))
+
+step, args = make()
+"""
+
+
 def _names(source: str, folder: Path, name: str) -> dict[str, Any]:
     """The names of a program that is a file, as JAX's source lines need it."""
     path = folder / f"{name}.py"
@@ -301,6 +321,20 @@ def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -
             pasted["args"] = (own["args"][1:], own["args"][0])
         by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
         assert by_hand == each.compiled.footprint_bytes == before - each.saving_bytes, rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"), [("narrow_optimizer_state", "# after optimizer"), ("donate_state", "# after step")]
+)
+def test_code_for_a_name_within_a_function_runs_there(tmp_path: Path, rule: str, place: str) -> None:
+    own = _names(_INSIDE, tmp_path, "inside")
+    each = _compiled(package.advise(own["step"], *own["args"], target="cpu"))[rule]
+    at_the_top, _, rest = each.proposal.how_to.partition("\n\n")
+    assert at_the_top.startswith("# at the top of the file\nimport jax")
+    pasted = _names(at_the_top + _INSIDE.replace(f"    {place}", indent(rest, "    ")), tmp_path, "pasted_inside")
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
+    assert each.compiled is not None
+    assert by_hand == each.compiled.footprint_bytes
 
 
 def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:

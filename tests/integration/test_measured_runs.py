@@ -92,6 +92,7 @@ def test_the_device_that_is_here_is_taken_without_a_target(memprof):
     assert report["measured"]["num_steps"] == 1
 
 
+@pytest.mark.with_one_jax
 def test_a_device_that_is_not_here_runs_nothing(memprof):
     for command in (["run", "mlp"], ["compare", "mlp"]):
         ended = memprof(*command, "--target", "h100-80gb", "--steps", "3")
@@ -143,6 +144,7 @@ def assert_nothing_left(memprof) -> None:
 LONG = ("run", *TINY, "--steps", "1000000", "-o", "tiny.memprof")
 
 
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize(
     ("stage", "code", "moment"),
     [
@@ -162,6 +164,7 @@ def test_a_child_that_is_killed_is_told_of(memprof, start, stage, code, moment):
     assert_nothing_left(memprof)
 
 
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill"])
 def test_a_running_step_ends_with_its_command(memprof, start, number, exit_code):
     running = start(*LONG, **memprof.run_before_start(TELLING_OF_ITS_STEP))
@@ -173,6 +176,7 @@ def test_a_running_step_ends_with_its_command(memprof, start, number, exit_code)
     assert_nothing_left(memprof)
 
 
+@pytest.mark.with_one_jax
 def test_a_child_that_is_killed_while_it_writes_leaves_no_capture(memprof):
     """It dies in the middle of what it hands over: half of that is written."""
     environment = memprof.run_before_start(DYING_WHILE_WRITING)
@@ -183,6 +187,7 @@ def test_a_child_that_is_killed_while_it_writes_leaves_no_capture(memprof):
     assert_nothing_left(memprof)
 
 
+@pytest.mark.with_one_jax
 def test_rows_that_are_finished_survive_the_death_of_another(memprof):
     environment = memprof.run_before_start(DYING_WHILE_DONATING)
     rows = ("-t", "accum2", "-t", "donate", "-t", "bf16")
@@ -198,6 +203,7 @@ def test_rows_that_are_finished_survive_the_death_of_another(memprof):
     assert memprof.processes() == memprof.left_behind() == []
 
 
+@pytest.mark.with_one_jax
 def test_two_commands_at_once_in_one_folder(memprof, start):
     runs = [start("run", *TINY, "--steps", "3", "--format", "json") for _ in range(2)]
     reports = [json.loads(running.communicate(timeout=300)[0]) for running in runs]

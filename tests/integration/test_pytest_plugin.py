@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.with_one_jax
 
 STEP = """
 import jax, jax.numpy as jnp, memprof, pytest
@@ -247,7 +248,6 @@ class TestAsyncCase(unittest.IsolatedAsyncioTestCase):
 """
 
 
-@pytest.mark.with_one_jax
 def test_no_way_to_put_a_limit_on_a_test_passes_unseen(pytester: pytest.Pytester) -> None:
     done = _run(pytester, BROKEN, "-W", "ignore::pytest.PytestUnknownMarkWarning", strict=False)
     num_inherited = 4

@@ -84,7 +84,7 @@ def train(workload, label, start=None):
 def lines():
     # By name a line of code and the axes of the mesh that it is for.
     for technique in (*sharding.TECHNIQUES, *experts.TECHNIQUES):
-        yield technique.name, technique.how_to.code, {technique.axis: 8}
+        yield technique.name, technique.code, {technique.axis: 8}
     both = {"fsdp": 4, "tp": 2}
     for name, intent in {
         "params over fsdp": Intent(aim=Aim.DIVIDE_STATE, names=("params",), axes=("fsdp",)),

@@ -35,7 +35,8 @@ _COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
-    Meaning.UNPROVED: "unverified: no small instance of the step could be run on the CPU",
+    Meaning.UNPROVED: "unverified: the step is too large to be run on the CPU, or it does not run there; only its"
+    " compile was checked",
     Meaning.DIFFERENT: "different numbers than before",
 }
 

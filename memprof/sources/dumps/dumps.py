@@ -25,10 +25,11 @@ from typing import IO, Any
 
 from google.protobuf.message import DecodeError
 
-from memprof.analysis.hlo.hlo_proto import message_classes, parse_memory_report
+from memprof.analysis.hlo.hlo_proto import parse_memory_report
 from memprof.analysis.records.device_family import DeviceFamily, all_families
 from memprof.errors import MemprofError
 from memprof.sources.dumps.text_dumps import hlo_proto_of_texts, memory_report_of_text
+from memprof.sources.jax.running.xprof_log import XSpace
 from memprof.untrusted import clean, open_regular
 
 _MAX_BYTES = 1 << 30  # of one decompressed file
@@ -43,24 +44,6 @@ _BESIDE = re.compile(
     rf".+after_optimizations-(?:{_ASSIGNMENT}(?:-values)?|{_LIVE_RANGES}|{_REPORT})\.(?:pb|txt)" + _PACKED
 )
 AS_PROTO = 'dump again with XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
-
-# The fields of tsl/profiler/protobuf/xplane.proto that are read. A map is a repeated message of key and value.
-_XSpace = message_classes(
-    "memprof.trace",
-    {
-        "XStat": {"metadata_id": (1, "int64"), "bytes_value": (6, "bytes")},
-        "XEventMetadata": {"name": (2, "string"), "stats": (5, "XStat[]")},
-        "XStatMetadata": {"name": (2, "string")},
-        "EventEntry": {"value": (2, "XEventMetadata")},
-        "StatEntry": {"key": (1, "int64"), "value": (2, "XStatMetadata")},
-        "XPlane": {
-            "name": (2, "string"),
-            "event_metadata": (4, "EventEntry[]"),
-            "stat_metadata": (5, "StatEntry[]"),
-        },
-        "XSpace": {"planes": (1, "XPlane[]")},
-    },
-)["XSpace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +204,7 @@ def _text(content: bytes) -> str:
 def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the programs in a trace, with the names of their modules."""
     try:
-        space = _XSpace.FromString(content_of(file))
+        space = XSpace.FromString(content_of(file))
     except DecodeError as error:
         raise MemprofError(f"{file} is not a trace (XSpace), or is damaged: it cannot be parsed") from error
     for plane in space.planes:

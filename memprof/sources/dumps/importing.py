@@ -63,9 +63,7 @@ def _sizes(found: FoundProgram) -> Sizes:
     peaks = {each.allocation: replay(each, table).peak_bytes for each in table.traces if each.allocation in device}
     rest = sum(allocation.size_bytes for index, allocation in device.items() if index not in peaks)
     return Sizes(
-        target=_target(found, proto),
-        footprint_bytes=table.footprint_bytes,
-        live_peak_bytes=rest + sum(peaks.values()),
+        target=_target(found, proto), footprint_bytes=table.footprint_bytes, live_peak_bytes=rest + sum(peaks.values())
     )
 
 

@@ -259,7 +259,7 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
         f"could not be compiled for {task.target.name}",
         lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
     )
-    plan.write(work_folder / PLAN_FILE)
+    (work_folder / PLAN_FILE).write_bytes(plan.encoded())
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:

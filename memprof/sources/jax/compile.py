@@ -1,6 +1,8 @@
 """From a step to a capture: trace, lower, compile, and keep XLA's memory plan.
 
-This happens in the child process (see `child.py`), because a compile can kill its process.
+This happens in the child process (see `child.py`), because a compile can kill its process. Functions that trace a step
+raise `MemprofError` if it cannot be compiled for the target, and whatever the user's function raises. Those that also
+compile raise `WorkloadError` if XLA cannot compile the step, or crashes another process that compiles it.
 """
 
 from __future__ import annotations
@@ -114,23 +116,13 @@ class LoweredStep:
 def compile_step(
     spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
 ) -> CompiledStep:
-    """Lower and compile a step for a target in this process: see `compile_lowered`.
-
-    Raises:
-        MemprofError, InternalError: see `compile_lowered`.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Lower and compile a step for a target in this process: see `compile_lowered`."""
     step = lower_step(spec, target, progress)
     return compile_lowered(step, dump_folder=dump_folder, progress=progress, stop_at_plan=stop_at_plan)
 
 
 def compile_lowered(
-    step: LoweredStep,
-    *,
-    dump_folder: Path,
-    progress: Progress,
-    stop_at_plan: bool = False,
-    use_cache: bool = False,
+    step: LoweredStep, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False, use_cache: bool = False
 ) -> CompiledStep:
     """Compile a step in this process, from shapes alone, to an unchecked plan.
 
@@ -145,26 +137,19 @@ def compile_lowered(
         MemprofError: XLA could not write its program.
         InternalError: XLA wrote several programs.
     """
-    target, executable = step.capture.target, None
+    target, executable, program, on_device = step.capture.target, None, step.program, step.devices.on_device
+    task = step.plan_task(CompileSettings(complete=not stop_at_plan))
 
     def compile_it() -> Plan:
         nonlocal executable
         progress("compiling")
-        started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder, stop_at_plan)
-        with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
-            if stop_at_plan:
-                refused = compile_to_plan(compiling, dump_folder, refused_by=_rejecting_target(target))
-            else:
-                executable, refused = _unless_rejected(compiling, target)
-        seconds = time.perf_counter() - started
-        totals = None if executable is None else _totals(executable, target)
-        plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
-        if not _has_unlimited(target):
-            return plan
-        return with_unlimited(plan, functools.partial(_compile_unlimited, step, dump_folder / _UNLIMITED))
+        if stop_at_plan:
+            return compile_program(program, task, dump_folder, on_device)
+        plan, executable = _compiled(functools.partial(_runnable, step), task, dump_folder)
+        return _with_unlimited(plan, program, task, dump_folder, on_device)
 
     if stop_at_plan and use_cache and _is_portable(target):
-        key = plan_key(step.program, target, step.options)
+        key = plan_key(program, target, step.options)
         plan = PlanCache.of_user().find_or_make(key, compile_it, waiting=lambda: progress(WAITING))
     else:
         plan, key = compile_it(), ""
@@ -185,10 +170,6 @@ def capture_of(
     So the compile can be ended once the plan is complete, and a crash does not affect this process. For an accelerator
     of this machine, everything runs in this process, which may have reserved the device. The compile time includes the
     start of the other process.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_step`; or XLA could not compile the step, or crashed its process.
-        Exception: whatever the user's function raises while it is traced.
     """
     plan = planned(lower_step(spec, target, progress), progress=progress, settings=settings)
     return checked(plan(), plan)
@@ -223,9 +204,6 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
 
     Args:
         step: the already jitted call; None to jit the function as `spec` says.
-
-    Raises:
-        Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
     progress("tracing")
@@ -268,73 +246,67 @@ def check_portable(target: Target) -> None:
         )
 
 
-def trace_call(
-    spec: StepSpec, step: JittedStep, target: Target
-) -> tuple[Capture, TracedStep, Callable[[], tuple[PortableProgram, PlanTask]]]:
-    """Trace and lower the call of an already jitted function in the same way as a child process does for a task.
+def compile_program(
+    program: PortableProgram, task: PlanTask, dump_folder: Path, sharding: jax.sharding.Sharding | None = None
+) -> Plan:
+    """Compile a lowered program to an unchecked plan.
 
     Args:
-        spec: the function and its arguments, as given.
-        step: the same call, or the `jax.jit` inside its framework's jit (see `inside_of`).
-
-    Returns:
-        The capture before the compile, the traced step, and a function that returns the inputs to
-        compile it elsewhere.
-
-    Raises:
-        MemprofError: the step cannot be compiled for that target.
-    """
-    lowered = lower_step(spec, target, lambda stage: None, step)
-    return lowered.capture, lowered.traced, lambda: (lowered.program, lowered.plan_task(TO_THE_PLAN))
-
-
-def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
-    """Compile a program that another process has lowered, to an unchecked plan.
+        sharding: a sharding on the devices of the compile; None for those of the task's target.
 
     Raises:
         MemprofError: XLA does not accept an option that the step requests; or see `read_plan`.
         Exception: XLA cannot compile the program.
     """
-    plan = _compile_program(program, task, dump_folder)
-    compiler = compiler_of(task.target)
-    if compiler is None or compiler.with_ample_memory is None:
-        return plan
-    unlimited = replace(task, target=compiler.with_ample_memory(task.target), settings=TO_THE_PLAN)
-    return with_unlimited(plan, functools.partial(_compile_program, program, unlimited, dump_folder / _UNLIMITED))
+    sharding = sharding or devices_of(task.target).on_device
+    plan, _ = _compiled(functools.partial(xla_adapter.compile_portable, program, sharding), task, dump_folder)
+    return _with_unlimited(plan, program, task, dump_folder, sharding)
 
 
-def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
-    sharding = devices_of(task.target).on_device
+def _compiled(compile_it: Callable[[Mapping[str, Any]], Any], task: PlanTask, dump_folder: Path) -> tuple[Plan, Any]:
+    """Compile with a dump, to the plan or completely. Return the plan, and the result of a complete compile.
 
-    def compile_it(ours: Mapping[str, Any]) -> Any:
-        return xla_adapter.compile_portable(program, sharding, {**ours, **task.options, **dump})
-
-    dump = xla_adapter.dump_options(dump_folder)
-    is_complete, target = task.settings.complete, task.target
-    ours = our_options(target, task.options, to_the_plan=not is_complete)
-    compile_asked = functools.partial(with_options, compile_it, ours, task.options)
+    Args:
+        compile_it: the compile, given its XLA options.
+    """
+    is_complete, target, dump = task.settings.complete, task.target, xla_adapter.dump_options(dump_folder)
+    compile_asked = functools.partial(
+        with_options,
+        lambda ours: compile_it({**ours, **task.options, **dump}),
+        our_options(target, task.options, to_the_plan=not is_complete),
+        task.options,
+    )
     started = time.perf_counter()
-    with kept_stderr(dump_folder):
+    with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
         if is_complete:
             compiled, refused = _unless_rejected(compile_asked, target)
         else:
             compiled, refused = None, compile_to_plan(compile_asked, dump_folder, refused_by=_rejecting_target(target))
     totals, seconds = None if compiled is None else _totals(compiled, target), time.perf_counter() - started
-    return read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
+    return read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused), compiled
+
+
+def _with_unlimited(
+    plan: Plan, program: PortableProgram, task: PlanTask, dump_folder: Path, sharding: jax.sharding.Sharding
+) -> Plan:
+    """Extend a plan with one without a memory limit, which shows the cost of the limit, if the target has any."""
+    compiler, options = compiler_of(task.target), target_family(task.target.platform).unlimited
+    if compiler is not None and compiler.with_ample_memory is not None:
+        unlimited = replace(task, target=compiler.with_ample_memory(task.target), settings=TO_THE_PLAN)
+        sharding = devices_of(unlimited.target).on_device
+    elif compiler is None and options:
+        # The memory of a present device is fixed, but the share of it that XLA plans for can be changed.
+        unlimited = replace(task, options={**task.options, **options}, settings=TO_THE_PLAN)
+    else:
+        return plan
+    compile_it = functools.partial(xla_adapter.compile_portable, program, sharding)
+    return with_unlimited(plan, lambda: _compiled(compile_it, unlimited, dump_folder / _UNLIMITED)[0])
 
 
 def _rejecting_target(target: Target) -> Target | None:
     """Return the target if its compiler refuses programs that exceed its memory."""
     compiler = compiler_of(target)
     return target if compiler is not None and compiler.refuses else None
-
-
-def _has_unlimited(target: Target) -> bool:
-    """Whether a program can be compiled for a target without a memory limit, to measure the cost of the limit."""
-    compiler = compiler_of(target)
-    if compiler is None:
-        return bool(target_family(target.platform).unlimited)
-    return compiler.with_ample_memory is not None
 
 
 def _unless_rejected(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
@@ -348,33 +320,13 @@ def _unless_rejected(compile_it: Callable[[], Any], target: Target) -> tuple[Any
         return None, sentence
 
 
-def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
-    """Compile a step without a memory limit, to an unchecked plan."""
-    target = step.capture.target
-    compiler = compiler_of(target)
-    if compiler is not None:
-        assert compiler.with_ample_memory is not None
-        task = replace(step.plan_task(TO_THE_PLAN), target=compiler.with_ample_memory(target))
-        return _compile_program(step.program, task, dump_folder)
-    # The memory of a device of this machine is fixed, but the share of it that XLA plans for can be changed.
-    step, started = replace(step, asked={**step.asked, **target_family(target.platform).unlimited}), time.perf_counter()
-    with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
-        _compile(step, dump_folder, False)
-    return read_plan(dump_folder, compile_seconds=time.perf_counter() - started)
-
-
 def _is_portable(target: Target) -> bool:
     """Whether any process can compile for the target; a device of this machine belongs to one process alone."""
     return target.is_deviceless or (family_of(target.platform).is_host and target.topology.num_devices == 1)
 
 
 def key_of_step(spec: StepSpec, target: Target) -> str:
-    """Return a key that is equal for steps with the same computation and argument shapes in one environment.
-
-    Raises:
-        MemprofError: the step cannot be compiled for that target.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Return a key that is equal for steps with the same computation and argument shapes in one environment."""
     closed = traced_jaxpr(spec, target)
     content = hashlib.sha256(str(closed.jaxpr).encode())
     for const in closed.consts:
@@ -384,21 +336,12 @@ def key_of_step(spec: StepSpec, target: Target) -> str:
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
-    """Return the FLOPs that a step recomputes, counted by tracing alone.
-
-    Raises:
-        MemprofError: the step cannot be compiled for that target.
-        Exception: whatever the user's function raises while it is traced.
-    """
+    """Return the FLOPs that a step recomputes, counted by tracing alone."""
     return recomputed_flops(count_flops(traced_jaxpr(spec, target)))
 
 
 def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
-    """Return the jaxpr of a step, in the primitives that JAX lowers.
-
-    Raises:
-        MemprofError, Exception: see `traced_recomputation`.
-    """
+    """Return the jaxpr of a step, in the primitives that JAX lowers."""
     return _trace(spec, target, devices_of_step(spec, target)).jaxpr
 
 
@@ -471,23 +414,14 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(step: LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
-    """Compile with a dump.
-
-    Raises:
-        MemprofError: XLA does not accept an option that the step requests.
-    """
-    dump, on_device = xla_adapter.dump_options(dump_folder), step.devices.on_device
+def _runnable(step: LoweredStep, options: Mapping[str, Any]) -> Any:
+    """Compile a step to an executable that can be called, if this process has its devices."""
+    on_device = step.devices.on_device
     # JAX passes callbacks along with a program, but the compiler for absent devices accepts none.
     is_portable_alone = step.capture.target.is_deviceless and xla_adapter.has_callbacks(step.lowered)
-
-    def compile_it(ours: Mapping[str, Any]) -> Any:
-        if xla_adapter.is_lowered_for(step.lowered, on_device) and not is_portable_alone:
-            return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
-        return xla_adapter.compile_portable(step.program, on_device, {**ours, **step.options, **dump})
-
-    ours = our_options(step.capture.target, step.options, to_the_plan=to_the_plan)
-    return with_options(compile_it, ours, step.options)
+    if xla_adapter.is_lowered_for(step.lowered, on_device) and not is_portable_alone:
+        return step.lowered.compile(compiler_options=dict(options))
+    return xla_adapter.compile_portable(step.program, on_device, options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

@@ -114,7 +114,6 @@ class _Stream:
 
 class _Generator(torch.Generator):
     def __new__(cls, device: Any = None) -> _Generator:
-        del device
         return super().__new__(cls, "cpu")
 
 
@@ -205,7 +204,6 @@ class _GpuFunctions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        del types
         kwargs = dict(kwargs or {})
         tracer = self._tracer
         if func is torch.Tensor.cuda:

@@ -134,10 +134,5 @@ _RULES = (
         "made in the backward pass, and no parameter's gradient",
         lambda facts: facts.phase is Phase.BACKWARD,
     ),
-    _Rule(
-        "update temporary",
-        Category.UPDATE_TEMPS,
-        "made in the update",
-        lambda facts: facts.phase is Phase.UPDATE,
-    ),
+    _Rule("update temporary", Category.UPDATE_TEMPS, "made in the update", lambda facts: facts.phase is Phase.UPDATE),
 )

@@ -87,12 +87,10 @@ class Compiled:
         """Yield patches that leave functions and modules eager, and record that the step would compile them."""
 
         def compile_function(model: Any = None, **options: Any) -> Any:
-            del options
             self.is_used = True
             return model if model is not None else lambda function: function
 
         def compile_module(module: torch.nn.Module, *_: Any, **__: Any) -> None:
-            del module
             self.is_used = True
 
         yield mock.patch.object(torch, "compile", compile_function)
@@ -272,7 +270,6 @@ class _CudaFunctions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        del types
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             self._moved(args[0])

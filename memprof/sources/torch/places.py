@@ -138,12 +138,10 @@ class Places:
         return lines[line]
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
-        del inputs
         self.has_recurrent_kernels |= isinstance(module, torch.nn.RNNBase)
         self._active.append(self._paths.get(id(module), self.module))
 
     def _leave(self, module: torch.nn.Module, inputs: Any, result: Any) -> None:
-        del module, inputs, result
         if self._active:
             self._active.pop()
 

@@ -11,8 +11,8 @@ others are fake.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -67,9 +67,7 @@ class ScriptTracer(StorageTracer):
             kwargs["device"] = HOST
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"], wanted = False, True
-        before = self.is_inside
-        self.is_inside = True
-        try:
+        with self._having("is_inside", True):
             if wanted is not False and not any(isinstance(each, FakeTensor) for each in tensors):
                 real = self._real(func, args, kwargs, has_inputs=bool(tensors))
                 if real is not None:
@@ -77,8 +75,6 @@ class ScriptTracer(StorageTracer):
             args, kwargs = tree_map(self.fake, (args, kwargs))
             self._wanted_on_host = wanted
             return super().__torch_dispatch__(func, types, args, kwargs)
-        finally:
-            self.is_inside = before
 
     def _real(self, func: Any, args: Any, kwargs: Any, *, has_inputs: bool) -> Any:
         """Compute an operation on host data, or return None if it must be traced instead."""
@@ -100,11 +96,8 @@ class ScriptTracer(StorageTracer):
                 self.note_batch(value)
             return value
         if value not in self._fakes:
-            before, self.is_inside = self.is_inside, True
-            try:
+            with self._having("is_inside", True):
                 self._fakes[value] = self._mode.from_tensor(value)
-            finally:
-                self.is_inside = before
             self.note_batch(self._fakes[value])
         return self._fakes[value]
 
@@ -140,14 +133,9 @@ class ScriptTracer(StorageTracer):
             self.note_batch(copy)
         return copy
 
-    @contextmanager
-    def moving(self) -> Iterator[None]:
+    def moving(self) -> AbstractContextManager[None]:
         """Move tensors to the GPU without leaving a copy behind, as for the parameters of a moved module."""
-        before, self._is_moving = self._is_moving, True
-        try:
-            yield
-        finally:
-            self._is_moving = before
+        return self._having("_is_moving", True)
 
     def move_to_device(self, tensor: torch.Tensor) -> None:
         """Record that a tensor moves from the host to the GPU."""
@@ -185,7 +173,6 @@ class ScriptTracer(StorageTracer):
             storage.role, storage.path = Role.BATCH, "batch"
 
     def _makes_on_host(self, func: Any, inputs: Sequence[Storage]) -> bool:
-        del func
         if self._wanted_on_host is not None:
             return self._wanted_on_host
         return all(each.is_on_host for each in inputs)

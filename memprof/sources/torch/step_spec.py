@@ -1,9 +1,10 @@
-"""The user's specification of a PyTorch training step. Needs no torch."""
+"""The user's specification of a PyTorch training step. Only `fake_copy` needs torch."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memprof.errors import MemprofError
@@ -60,3 +61,24 @@ class TorchStepSpec:
             raise MemprofError(
                 "a TorchStepSpec needs either loss_fn, which returns the loss, or step, which does one step"
             )
+
+
+def fake_copy(spec: TorchStepSpec) -> TorchStepSpec:
+    """Return the same step on fake tensors, which take no memory. Call it under `FakeTensorMode`.
+
+    Raises:
+        MemprofError: the step is a custom function (`step=`), whose tensors cannot be replaced.
+    """
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.fake_tensor import FakeCopyMode
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    if spec.step is not None:
+        raise MemprofError(
+            "a TorchStepSpec with step= must be made under fake tensors: give a function that returns it"
+        )
+    mode = detect_fake_mode()
+    # A trace rejects real tensors, so modes are disabled until these are replaced.
+    with _disable_current_modes(), FakeCopyMode(mode):
+        model, optimizer, batch, scaler = copy.deepcopy((spec.model, spec.optimizer, spec.batch, spec.scaler))
+    return replace(spec, model=model, optimizer=optimizer, batch=batch, scaler=scaler)

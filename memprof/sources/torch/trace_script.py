@@ -12,13 +12,20 @@ from __future__ import annotations
 import gc
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from greenlet import greenlet
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from memprof.analysis.records.capture import Capture, Target
@@ -26,13 +33,14 @@ from memprof.errors import MemprofError
 from memprof.sources.torch.absent_gpu import absent_gpu
 from memprof.sources.torch.cuda_semantics import cuda_semantics
 from memprof.sources.torch.owners import Owners, Parts
-from memprof.sources.torch.places import Places
+from memprof.sources.torch.places import Places, is_own_file
 from memprof.sources.torch.script_tracer import ScriptTracer
 from memprof.sources.torch.trace_capture import capture_of
-from memprof.sources.torch.unknown_values import needs_values
 
 _NUM_STEPS = 2
 _MAX_UPDATES = 24  # updates in one step; an optimizer without an update by then is no longer waited for
+_OF_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+_UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 _kept_greenlets: list[greenlet] = []  # keeps greenlets referenced; Python raises an error in an unreferenced one
 
 
@@ -73,7 +81,7 @@ def trace_script(
         try:
             is_enough = script.switch()
         except Exception as error:
-            sentence = needs_values(error)
+            sentence = _needs_values(error)
             if sentence:
                 raise MemprofError(f"{name} {sentence}") from error
             raise
@@ -223,3 +231,23 @@ def _variable(value: Any) -> str:
                     return name
         frame = frame.f_back
     return next((name for name, each in vars(sys.modules["__main__"]).items() if each is value), "")
+
+
+def _needs_values(error: BaseException) -> str:
+    """Return the rest of an error message after the name of the step; empty if tracing did not cause the error."""
+    if isinstance(error, _OF_VALUES):
+        operation = str(getattr(error, "func", "")).removesuffix(".default")
+        return (
+            f"makes shapes depend on the values of tensors ({operation}{_at_line(error)}), which a trace does not have"
+        )
+    if isinstance(error, _UNSUPPORTED):
+        return f"uses an operation that cannot be traced with shapes only ({error}{_at_line(error)})"
+    if "data pointer" in str(error) or "data_ptr" in str(error):
+        return f"reads the memory of a tensor{_at_line(error).replace(',', '')}, which a trace of shapes does not have"
+    return ""
+
+
+def _at_line(error: BaseException) -> str:
+    """Return the innermost line of the user's own code."""
+    own = [each for each in traceback.extract_tb(error.__traceback__) if is_own_file(each.filename)]
+    return f", {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,23 +153,23 @@ class StorageTracer(TorchDispatchMode):
             storage.is_on_host = False
             self._event(storage, is_birth=True)
 
-    @contextmanager
-    def placing(self, *, on_host: bool) -> Iterator[None]:
+    def placing(self, *, on_host: bool) -> AbstractContextManager[None]:
         """Put the results of operations on the host or on the device, regardless of their inputs."""
-        before, self._placed_on_host = self._placed_on_host, on_host
-        try:
-            yield
-        finally:
-            self._placed_on_host = before
+        return self._having("_placed_on_host", on_host)
+
+    def communicating(self, name: str, category: Category = Category.COLLECTIVES) -> AbstractContextManager[None]:
+        """Record what is made now as buffers of the communication between devices."""
+        return self._having("_communicating", (name, category))
 
     @contextmanager
-    def communicating(self, name: str, category: Category = Category.COLLECTIVES) -> Iterator[None]:
-        """Record what is made now as buffers of the communication between devices."""
-        before, self._communicating = self._communicating, (name, category)
+    def _having(self, attribute: str, value: Any) -> Iterator[None]:
+        """Change an attribute within a `with` block."""
+        before = getattr(self, attribute)
+        setattr(self, attribute, value)
         try:
             yield
         finally:
-            self._communicating = before
+            setattr(self, attribute, before)
 
     def resized(self, stored: torch.UntypedStorage) -> None:
         """Record that a storage has another size, without an operation: the old value dies, and a new one is born."""
@@ -314,14 +314,7 @@ class StorageTracer(TorchDispatchMode):
         return self._live.get(tensor.untyped_storage()._cdata)
 
     def _born(
-        self,
-        tensor: torch.Tensor,
-        op: str,
-        phase: Phase,
-        place: Place,
-        depends: Depends,
-        *,
-        is_on_host: bool = False,
+        self, tensor: torch.Tensor, op: str, phase: Phase, place: Place, depends: Depends, *, is_on_host: bool = False
     ) -> Storage:
         stored = tensor.untyped_storage()
         key = stored._cdata

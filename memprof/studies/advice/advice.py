@@ -43,13 +43,26 @@ class Proposal:
 
     @property
     def code_to_paste(self) -> str:
-        """Code that runs in the user's step; empty if there is none."""
-        return self.code or means_to(self.intent).code
+        """Code that runs in the user's step, with a place for its imports; empty if there is none."""
+        return _imports_apart(self.code or means_to(self.intent).code)
 
     @property
     def technique(self) -> str | None:
         """The label of memprof's technique for this change; None if memprof has no such technique."""
         return None if self.code else means_to(self.intent).technique
+
+
+def _imports_apart(code: str) -> str:
+    """Return code whose imports are under a comment that says where they go.
+
+    An import within a function would make its name local there, and fail all earlier uses of that name.
+    """
+    lines = code.splitlines()
+    num_imports = next((n for n, line in enumerate(lines) if not line.startswith(("import ", "from "))), len(lines))
+    if not num_imports:
+        return code
+    rest = "\n".join(lines[num_imports:]).lstrip("\n")
+    return "\n".join(["# at the top of the file", *lines[:num_imports], "", rest])
 
 
 class Meaning(Enum):

@@ -11,15 +11,12 @@ from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.logits import is_logits, num_classes
 from memprof.studies.advice.recomputation import repeated_modules
 from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
-from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.studies.advice.what_if import MAX_SAVED_IN_HALF, Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
 _SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
-# The share of all float32 arrays at the peak that bfloat16 may save: half, and arrays that XLA then fuses or frees
-# earlier. Of nine programs for an H100, one saved 58% and three saved 51 to 52% (jax 0.12.0.1).
-_MAX_SAVED_IN_HALF = 0.6
 # Last parts of the names of operations that have no 16-bit form.
 _EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
 _MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
@@ -54,7 +51,7 @@ def half_precision(report: Report) -> Iterator[Proposal]:
             evidence=f"{amount(temps, 'arrays')} that the step makes are float32 at the peak",
             cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
             without=_in_half,
-            at_most_bytes=int(_MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in temps)),
+            at_most_bytes=int(MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in temps)),
         )
 
 
@@ -112,7 +109,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         cost="no time, it is usually faster; it needs 16-bit inputs, and cuDNN on NVIDIA's GPUs",
         without=_without_probabilities,
         at_most_bytes=sum(buffer.size_bytes for buffer in changed)
-        + int(_MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
+        + int(MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
     )
 
 

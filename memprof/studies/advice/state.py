@@ -64,9 +64,13 @@ def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
 
 
 def param_copies(report: Report) -> Iterator[Proposal]:
-    """Propose to cast within layers, if casts of parameters to 16 bits are kept for the backward pass."""
+    """Propose to cast within checkpoints, if casts of parameters to 16 bits are kept for the backward pass.
+
+    Without a checkpoint, a cast within a layer is kept, too, and most of a new checkpoint's saving is other arrays.
+    """
     at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
-    if sum(map(_is_cast, at_peak)) < 2 or is_inference(report):
+    has_checkpoints = any(buffer.category is Category.RECOMPUTED for buffer in report.temp_buffers)
+    if sum(map(_is_cast, at_peak)) < 2 or not has_checkpoints or is_inference(report):
         return
     # One layer runs at a time and still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
@@ -82,6 +86,7 @@ def param_copies(report: Report) -> Iterator[Proposal]:
         evidence=f"{amount(at_peak, 'copies of parameters')} are live together at the peak",
         cost="recomputes the casts and the rest of the checkpointed layer",
         without=without,
+        at_most_bytes=sum(buffer.size_bytes for buffer in at_peak),
     )
 
 
@@ -103,6 +108,10 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
     if state_bytes <= 2 * factored_bytes:
         return
     without = _with_optimizer_state_of(report, factored_bytes)
+    # Another update has other temporaries, and other arrays leave other gaps.
+    nowhere = _with_optimizer_state_of(report, 0)
+    at_most_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, nowhere))
+    at_most_bytes += report.categories[Category.UPDATE_TEMPS] + report.categories[Category.FRAGMENTATION]
     num_params = max(1, sum(_on_device(report, leaf, leaf.num_elements) for leaf in params))
     per_param = state_bytes / num_params
     yield Proposal(
@@ -113,6 +122,7 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
         f"{factored_bytes / num_params:.2f}",
         cost="another optimizer: training takes another course, and needs another learning rate",
         without=without,
+        at_most_bytes=at_most_bytes,
     )
 
 

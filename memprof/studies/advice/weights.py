@@ -11,7 +11,7 @@ from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
-from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.studies.advice.what_if import MAX_SAVED_IN_HALF, Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
@@ -58,12 +58,17 @@ def wide_weights(report: Report) -> Iterator[Proposal]:
     if not any(map(is_weight, weights)):
         return
     has_cache = any(map(is_of_cache, weights))
+    # Values computed from narrow weights are narrow, too.
+    wide_temps = [
+        each.size_bytes for each in report.buffers if each.is_temp and each.dtype == "f32" and each not in weights
+    ]
     yield Proposal(
         intent=Intent(aim=Aim.CAST_WEIGHTS_AND_CACHE if has_cache else Aim.CAST_WEIGHTS),
         what=f"Store the weights{' and the cache' if has_cache else ''} in bfloat16: the step trains nothing",
         evidence=f"{amount(weights, 'arrays')} are weights{', keys or values' if has_cache else ''} in float32",
         cost=f"weights{', keys and values' if has_cache else ''} of 8 bits of precision, as most models are published",
         without=without,
+        at_most_bytes=sum(buffer.size_bytes // 2 for buffer in weights) + int(MAX_SAVED_IN_HALF * sum(wide_temps)),
     )
 
 

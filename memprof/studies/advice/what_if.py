@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from memprof.analysis.records.live_buffer import LiveBuffer, shown_source
 from memprof.analysis.records.report import Report
 
+# The share of all float32 arrays at the peak that bfloat16 may save: half, and arrays that XLA then fuses or frees
+# earlier. Of nine programs for an H100, one saved 58% and three saved 51 to 52% (jax 0.12.0.1).
+MAX_SAVED_IN_HALF = 0.6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:

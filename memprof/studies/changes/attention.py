@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memprof.analysis.records.rewrites import FusedAttention
-from memprof.sources.jax.checkpointing.attentions import Attention, fused
+from memprof.sources.jax.checkpointing.attention_search import fused
+from memprof.sources.jax.checkpointing.attentions import Attention
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import least_bytes

@@ -25,6 +25,13 @@ def name_of_step(spec: StepSpec) -> str:
     return name if name.isidentifier() else "step"
 
 
+def place_of_step(spec: StepSpec) -> str:
+    """Return a comment on where code for the step goes, if the step is made within a function; otherwise empty."""
+    maker, _, _ = str(own(spec.fn, "__qualname__") or "").rpartition(".<locals>")
+    maker = maker.rpartition(".")[2]
+    return f"# after {maker} has made the step, under the name that it has there\n" if maker.isidentifier() else ""
+
+
 def has_shardings(fn: Any) -> bool:
     """Whether a function is jitted with shardings, which a line of code would have to repeat."""
     return any(isinstance(each, jax.sharding.Sharding) for each in jit_adapter.jit_shardings(fn))
@@ -55,7 +62,7 @@ def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = 
         before = (bool(own(fn, "donate_first")), bool(own(fn, "donate_rest")))
         kind = _DONATIONS_OF_EQUINOX.get(before)
         option = f', donate="{kind}"' if kind else ""
-        return f"{head}\n\n{name} = eqx.filter_jit({inner}{option})"
+        return f"{head}\n\n{place_of_step(spec)}{name} = eqx.filter_jit({inner}{option})"
     options = jit_adapter.jit_options(own(fn, "jitted_fn") or fn) if is_jitted else None
     arguments = {
         "donate_argnums": tuple(
@@ -66,14 +73,14 @@ def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = 
         "static_argnames": () if options is None else tuple(options.static_argnames),
     }
     given = "".join(f", {option}={value!r}" for option, value in arguments.items() if value)
-    return f"{head}\n\n{name} = {_OF_FRAMEWORK.get(framework, 'jax.jit')}({inner}{given})"
+    return f"{head}\n\n{place_of_step(spec)}{name} = {_OF_FRAMEWORK.get(framework, 'jax.jit')}({inner}{given})"
 
 
 def applied_code(spec: StepSpec, change: str) -> str | None:
     """Return the line that applies a change by memprof to the step; None if a framework's jit has shardings."""
     if not jit_adapter.is_framework_jit(spec.fn):
         name = name_of_step(spec)
-        return f"import memprof\n\n{name} = {change}({name})"
+        return f"import memprof\n\n{place_of_step(spec)}{name} = {change}({name})"
     return None if has_shardings(spec.fn) else jitted_code(spec, change=change)
 
 

@@ -117,7 +117,8 @@ def recomputations(step: Step) -> Iterator[Change]:
     if not num_blocks:
         return
     is_loop = any(layer.is_loop for layer in layers)
-    parts = "body of each scan" if is_loop else "layers" if num_blocks > 1 else "loss"
+    one = layers[0].own_name if layers else "the loss"
+    parts = "the body of each scan" if is_loop else "the layers" if num_blocks > 1 else one
     where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in layers)
     written = _effective(step, layers)
     for policy, kept in _POLICIES.items():
@@ -128,7 +129,7 @@ def recomputations(step: Step) -> Iterator[Change]:
         yield Change(
             rule=f"recompute_{policy.removesuffix('_saveable')}",
             intent=Intent(aim=Aim.RECOMPUTE_SCAN if is_loop else Aim.RECOMPUTE_MODULES),
-            what=f"Checkpoint the {parts}, and keep {kept}",
+            what=f"Checkpoint {parts}, and keep {kept}",
             evidence=f"the backward pass goes through {num_blocks} {'layers' if num_blocks > 1 else 'function'}"
             + (f"; {where}" if where else ""),
             cost="recomputes the rest of the forward pass",

@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
 from memprof.analysis.records.categories import Role
 from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.jitting import jit_step
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.arguments import changed_args
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import has_shardings
@@ -47,6 +50,8 @@ def divided_arguments(step: Step) -> Iterator[Change]:
     for advice in step.advice:
         if advice.rule not in ("replicated_state", "undivided_batch"):
             continue
+        if advice.rule == "replicated_state" and _is_manual(step.spec):
+            continue  # the second call would get whole state
         intent = advice.proposal.intent
         axis = intent.axes[-1]
         role = Role.BATCH if advice.rule == "undivided_batch" else Role(intent.names[0])
@@ -54,6 +59,22 @@ def divided_arguments(step: Step) -> Iterator[Change]:
         args = _divided(step, role, axis, code, shardings[0].mesh)
         if args is not None:
             yield Change.of_advice(advice, replace(step.spec, args=args), code=code)
+
+
+def _is_manual(spec: StepSpec) -> bool:
+    trace = own(jit_step(spec).fn, "trace")  # jits of frameworks have none
+    return callable(trace) and _returns_of_shard_map(trace(*spec.args, **spec.kwargs).jaxpr.jaxpr)
+
+
+def _returns_of_shard_map(jaxpr: core.Jaxpr) -> bool:
+    """Whether a function returns a result of `shard_map`, whose `out_specs` say how it is divided."""
+    made = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    returning = {id(made[var]): made[var] for var in jaxpr.outvars if isinstance(var, core.Var) and var in made}
+    return any(
+        each.primitive.name == "shard_map"
+        or (each.primitive.name in ("jit", "pjit") and _returns_of_shard_map(each.params["jaxpr"].jaxpr))
+        for each in returning.values()
+    )
 
 
 def _code(role: Role, axis: str, size: int, intent: Intent) -> str:

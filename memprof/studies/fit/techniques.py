@@ -246,7 +246,7 @@ def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
 
 def _changes(techniques: Sequence[str]) -> tuple[CodeChange, ...]:
     return tuple(
-        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=with_imports(each.how_to.code))
+        CodeChange(technique=each.label, sentence=each.instruction, code=with_imports(each.code))
         for each in parse_techniques(*techniques)
-        if each.how_to is not None
+        if each.instruction
     )

@@ -39,10 +39,10 @@ _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
 
 
 def parse_allowed(names: str) -> tuple[Allowed, ...]:
-    """Parse names of changes, separated by commas; "none" is no change.
+    """Parse names of changes, separated by commas; "none" stands for no change.
 
     Raises:
-        MemprofError: there is no such change.
+        MemprofError: a name is unknown.
     """
     known = {each.value: each for each in Allowed}
     asked = [name.strip() for name in names.split(",") if name.strip()]

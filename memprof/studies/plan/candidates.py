@@ -29,7 +29,7 @@ def fewest_seconds(points: Sequence[PlanPoint], budget_bytes: int) -> float:
 
 
 def cost(point: PlanPoint) -> tuple[float, int, int]:
-    """Return what points are ordered by: the time of their recomputation, its FLOPs, then memory."""
+    """Return the sort key of a point: the time of its recomputation, its FLOPs, then its footprint."""
     return (point.repeated_seconds, point.recomputed_flops, point.footprint_bytes)
 
 

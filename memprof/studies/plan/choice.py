@@ -1,9 +1,10 @@
 """Choose the results to keep for the backward pass, with the least recomputation: an integer program.
 
-Each operation of a block is kept, recomputed, or neither. An operation that the backward pass needs is one of the two,
-and so is each input of a recomputed operation. The kept results must not exceed a number of bytes. Operations of one
-signature are kept together, because a checkpoint policy cannot distinguish them. HiGHS solves the program. The
-formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA decides the order.
+The result of each operation of a block is kept, recomputed, or neither. If the backward pass needs it, it is kept or
+recomputed, and so is each input of a recomputed operation. The kept results must not exceed a number of bytes.
+Operations of one signature are kept together, because a checkpoint policy cannot distinguish them. HiGHS solves the
+program. The formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA decides the
+order.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _no_output() -> Iterator[None]:
 
 
 def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
-    """Return the choice that keeps the results of some operations, if they are of use."""
+    """Return the choice that keeps the results of some operations, without those that no backward pass uses."""
     size_bytes, seconds = 0, 0.0
     used: set[Signature] = set()
     for block in blocks:
@@ -113,7 +114,7 @@ def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
 
 
 def notable_repeats(blocks: Sequence[Block], kept: Collection[Signature]) -> Counter[str]:
-    """Return the collectives and random numbers that are recomputed if these results are kept, by their primitive."""
+    """Count the collectives and random numbers that are recomputed if these results are kept, by primitive."""
     found: Counter[str] = Counter()
     for block in blocks:
         for operation in _stored_and_repeated(block, kept)[1]:

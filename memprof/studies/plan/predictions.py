@@ -8,7 +8,9 @@ from statistics import pstdev
 
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 
-_UNLIKE = 0.3  # of all that could be kept: the distance of a step without checkpoints, which XLA treats differently
+# Of all bytes that could be kept: the extra distance of a step without checkpoints, and of one that keeps nothing.
+# XLA fuses and orders these two differently from the others.
+_UNLIKE = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +38,11 @@ def predicted_bytes(
 ) -> int:
     """Return the footprint of checkpoints.
 
-    It is the estimate plus a difference, that of the compile whose checkpoints keep the most similar values. If that is
-    the step without checkpoints, the difference is interpolated between it and the most similar other one. Of the
-    estimates, that one counts whose differences vary least between the compiles: its order resembles XLA's.
+    It is the estimate plus a weighted mean of the differences between the footprints and estimates of the compiles. The
+    weight of a compile is the inverse square of the bytes that either it or the checkpoints keep, but not both. The
+    estimates differ in their order of operations. The one whose differences vary least between the compiles is used,
+    because its order resembles XLA's; the steps that keep all values or none are left out of this comparison if two
+    other compiles exist.
 
     Args:
         peaks: the estimates for the checkpoints.
@@ -46,22 +50,25 @@ def predicted_bytes(
         sizes: bytes of the results of each operation in all blocks.
         everything: the operations whose results the backward pass needs; a step without checkpoints keeps them.
     """
-    order = min(range(len(peaks)), key=lambda number: pstdev(_difference(each, number) for each in compiled))
+    alike = [each for each in compiled if not _is_extreme(each.checkpoints)]
+    compared = alike if len(alike) > 1 else compiled
+    order = min(range(len(peaks)), key=lambda number: pstdev(_difference(each, number) for each in compared))
     wanted = _shares(checkpoints, everything, num_blocks)
     unlike_bytes = _UNLIKE * sum(sizes[each] for each in everything)
 
-    def distance(each: Compiled) -> float:
-        """Return the bytes that one of them keeps and the other does not."""
+    def weight(each: Compiled) -> float:
         shares = _shares(each.checkpoints, everything, num_blocks)
-        apart = (sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
-        return sum(apart) + (unlike_bytes if each.checkpoints is None else 0.0)
+        apart = sum(sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
+        return max(apart + unlike_bytes * _is_extreme(each.checkpoints), 1.0) ** -2
 
-    first, *others = sorted(compiled, key=distance)
-    if first.checkpoints is not None or not others:
-        return peaks[order] + _difference(first, order)
-    away, of_other = distance(first), distance(others[0])  # no compile with checkpoints is near: interpolate
-    share = away / max(away + of_other, 1.0)
-    return round(peaks[order] + (1 - share) * _difference(first, order) + share * _difference(others[0], order))
+    weights = [weight(each) for each in compiled]
+    differences = (share * _difference(each, order) for share, each in zip(weights, compiled, strict=True))
+    return round(peaks[order] + sum(differences) / sum(weights))
+
+
+def _is_extreme(checkpoints: Checkpoints | None) -> bool:
+    """Whether a step keeps all values, or none of those that the backward pass needs."""
+    return checkpoints is None or (not checkpoints.kept and checkpoints.num_first is None)
 
 
 def _difference(compiled: Compiled, order: int) -> int:

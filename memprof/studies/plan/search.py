@@ -10,35 +10,26 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from jax.extend.core import ClosedJaxpr
-
-from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
-from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.analysis.records.checkpoints import Checkpoints, Signature
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.apply import checkpointed
-from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
-from memprof.sources.jax.checkpointing.evaluation import blocks_of
-from memprof.sources.jax.checkpointing.liveness import estimated_peaks
-from memprof.sources.jax.checkpointing.operations import block_of
-from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import built_in_policies, cost, fewest_seconds, point_of, signatures_of
-from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats, sizes_of
+from memprof.studies.plan.candidates import built_in_policies, cost, fewest_seconds
+from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
-from memprof.studies.plan.predictions import Compiled, predicted_bytes
+from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step
 
 _MAX_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
-_DOUBT = 0.03  # of the budget: a prediction may be too high by so much, which only a compile can tell
+_DOUBT = 0.03  # of the budget: a prediction may be too high by this much; a compile decides
 _SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
 _MANY = 4  # blocks
 _HALVINGS = 3  # of the sizes between two candidates
@@ -54,7 +45,7 @@ def plan_step(
     allowed: Collection[Allowed] = (),
     progress: Callable[[str], None],
 ) -> CheckpointPlan:
-    """Find the results to keep.
+    """Find the results to keep for the backward pass within a memory budget.
 
     Args:
         budget_bytes: limit of the footprint; None means JAX's pool on the target.
@@ -66,12 +57,13 @@ def plan_step(
         WorkloadError: the step cannot be compiled.
         Exception: any error of the step while it is traced.
     """
-    search = _Search(spec, target, progress)
-    report = search.as_it_is()
+    compiler = Compiler(target=target, progress=progress)
+    report = compiler.report(spec, AS_IT_IS)
+    search = _Search(compiler, changed_step(AS_IT_IS, spec, report, compiler))
     if budget_bytes is None:
         budget_bytes = report.verdict.pool_bytes
     if budget_bytes is None:
-        raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
+        raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
     if search.smallest_bytes > budget_bytes:
         search.change(allowed, report, budget_bytes)
     if with_curve:
@@ -85,8 +77,8 @@ def plan_step(
         budget_bytes=budget_bytes,
         points=tuple(search.points),
         best=best,
-        num_blocks=search.num_blocks,
-        is_loop=search.is_loop,
+        num_blocks=search.step.num_blocks,
+        is_loop=search.step.is_loop,
         changes=tuple(search.changes),
         repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
@@ -94,7 +86,7 @@ def plan_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A choice that may be compiled."""
+    """A choice to consider for a compile."""
 
     name: str
     choice: Choice
@@ -104,100 +96,52 @@ class _Candidate:
         return Checkpoints(kept=self.choice.kept)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """The step with the changes so far, before checkpoints.
+class _Search:
+    """The compiles of a step and its changes, and the choice of the next one.
 
     Attributes:
-        points: its compiles; the first is without checkpoints.
-        peaks: the estimates of its traces, by their checkpoints.
+        step: the step with the changes so far.
+        points: every compile, in order.
     """
 
-    spec: StepSpec
-    blocks: list[Block]
-    is_loop: bool
-    points: list[PlanPoint] = field(default_factory=list)
-    peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
-
-
-class _Search:
-    def __init__(self, spec: StepSpec, target: Target, progress: Callable[[str], None]) -> None:
-        self._target, self._progress = target, progress
-        self._step = _Step(spec=spec, blocks=[], is_loop=False)
+    def __init__(self, compiler: Compiler, step: ChangedStep) -> None:
+        self._compiler, self.step = compiler, step
         self._candidates: list[_Candidate] = []
-        self.points: list[PlanPoint] = []
+        self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
         self._limit = 0  # number of points
-
-    @property
-    def num_blocks(self) -> int:
-        """The number of parts of the step that a checkpoint goes around."""
-        return sum(block.count for block in self._step.blocks)
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether these parts are the iterations of scans."""
-        return self._step.is_loop
 
     @property
     def smallest_bytes(self) -> int:
         """The smallest footprint so far."""
         return min(point.footprint_bytes for point in self.points)
 
-    def as_it_is(self) -> Report:
-        """Compile the unchanged step, and find its blocks."""
-        report = self._report(self._step.spec, AS_IT_IS)
-        self._step = self._without_checkpoints(AS_IT_IS, self._step.spec, report)
-        return report
-
     def change(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
         """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
         for each in Allowed:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
                 continue
-            step = Step(spec=self._step.spec, target=self._target, report=report, advice=upper_bounds(report))
+            step = Step(spec=self.step.spec, target=self._compiler.target, report=report, advice=upper_bounds(report))
             change = next((made for made in each.family(step) if made.rule == each.rule), None)
             if change is None:
                 continue
             smallest = self.smallest_bytes
-            changed = self._report(change.spec, each.rule)
-            found = self._without_checkpoints(each.rule, change.spec, changed)
+            changed = self._compiler.report(change.spec, each.rule)
+            found = changed_step(each.rule, change.spec, changed, self._compiler)
+            self.points += found.points
             if found.points[0].footprint_bytes < smallest:
-                self._step, report = found, changed
+                self.step, report = found, changed
                 self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
 
-    def _without_checkpoints(self, name: str, spec: StepSpec, report: Report) -> _Step:
-        """Return a compiled step, with its blocks."""
-        with checkpointed(None) as functions:
-            traced = traced_jaxpr(spec, self._target)
-        if not functions:
-            raise MemprofError(
-                f"{spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
-            )
-        self._progress("choosing")
-        num_devices = report.target.topology.num_devices
-        blocks = [
-            block_of(body, count, report.target.speeds, num_devices=num_devices)
-            for closed in functions
-            for body, count in blocks_of(closed)
-        ]
-        has_loops = any(find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions)
-        kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
-        point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
-        self.points.append(point)
-        peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: self._peaks_of(traced)}
-        return _Step(spec=spec, blocks=blocks, is_loop=has_loops, points=[point], peaks=peaks)
-
     def look(self, budget_bytes: int) -> None:
-        """Compile candidates as long as one may fit that costs less than all points within the budget, then a mixture.
+        """Compile candidates that may fit and are faster than all points within the budget, then a mixture.
 
-        A mixture cuts a scan in two, which copies the scan's inputs. So candidates come first, as long as there are
-        any.
+        For a scan, a mixture comes after all candidates: it splits the scan in two, which copies the scan's inputs.
         """
         self._limit = len(self.points) + _MAX_COMPILES
         self._candidates = self._found_candidates()
         self._keep(NOTHING_KEPT, frozenset())
-        self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.is_loop))
+        self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.step.is_loop))
         if self._can_mix():
             self._mix(budget_bytes)
         self._try_candidates(budget_bytes, self._limit)
@@ -224,7 +168,7 @@ class _Search:
 
     def _found_candidates(self) -> list[_Candidate]:
         """Return JAX's policies and choices of several sizes, fastest first."""
-        blocks, everything = self._step.blocks, self._everything().size_bytes
+        blocks, everything = self.step.blocks, self.step.everything().size_bytes
         sizes = (int(share * everything) for share in _SIZES)
         found = [_Candidate(name=CHOSEN, choice=cheapest_choice(blocks, size)) for size in sizes]
         policies = built_in_policies(blocks).items()
@@ -234,8 +178,8 @@ class _Search:
     def _next(self, budget_bytes: int, share: float) -> _Candidate | None:
         """Return the fastest candidate that is predicted to fit.
 
-        If no compile fits that keeps results, it may be the smallest candidate: values that are recomputed in one piece
-        are live at once, so keeping more may use less memory than keeping nothing.
+        If no compile that keeps results fits, the smallest candidate may be returned: values that are recomputed in one
+        piece are live at once, so keeping more may use less memory than keeping nothing.
 
         Args:
             share: the share of the budget that a prediction may take.
@@ -245,11 +189,11 @@ class _Search:
         faster = [each for each in self._candidates if each.choice.seconds < fastest]
 
         def fits(place: int) -> bool:
-            is_compiled = self._known(faster[place].choice) is not None  # and was too large
-            return not is_compiled and self._predicted(faster[place].checkpoints) <= most
+            is_compiled = self.step.known(faster[place].choice) is not None  # and was too large
+            return not is_compiled and self.step.predicted(faster[place].checkpoints) <= most
 
         places = range(len(faster))
-        if any(block.count >= _MANY for block in self._step.blocks):  # of layers, a slower choice is smaller
+        if any(block.count >= _MANY for block in self.step.blocks):  # of layers, a slower choice is smaller
             place = bisect_left(places, True, key=fits)
         else:
             place = next(filter(fits, places), len(faster))
@@ -258,23 +202,26 @@ class _Search:
             return self._larger(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
         if best is None or (best.name == NOTHING_KEPT and share > 1):
-            unknown = [each for each in faster if self._known(each.choice) is None]
-            return min(unknown, key=lambda each: self._predicted(each.checkpoints), default=None)
+            unknown = [each for each in faster if self.step.known(each.choice) is None]
+            return min(unknown, key=lambda each: self.step.predicted(each.checkpoints), default=None)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
             return None
-        return self._larger(None, choice_of(self._step.blocks, best.checkpoints.kept), above, most)
+        return self._larger(None, choice_of(self.step.blocks, best.checkpoints.kept), above, most)
 
     def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
-        """Return a faster candidate than `low` that is predicted to fit, of a size up to that of one that is not."""
+        """Return a candidate that is faster than `low` and predicted to fit; `found` if there is none.
+
+        Bisection finds the largest below the size of `above`, which is predicted not to fit.
+        """
         if above is None or above.size_bytes <= low.size_bytes:
             return found
         small, large = low.size_bytes, above.size_bytes
         for _ in range(_HALVINGS):
             middle = (small + large) // 2
-            choice = cheapest_choice(self._step.blocks, middle)
+            choice = cheapest_choice(self.step.blocks, middle)
             candidate = _Candidate(name=CHOSEN, choice=choice)
-            known = self._known(choice)
-            size = self._predicted(candidate.checkpoints) if known is None else known.footprint_bytes
+            known = self.step.known(choice)
+            size = self.step.predicted(candidate.checkpoints) if known is None else known.footprint_bytes
             if size > most:
                 large = middle
                 continue
@@ -285,23 +232,20 @@ class _Search:
 
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
-        everything = self._everything()
+        everything = self.step.everything()
         self._keep(NOTHING_KEPT, ())
-        for name, kept in built_in_policies(self._step.blocks).items():
+        for name, kept in built_in_policies(self.step.blocks).items():
             self._keep(name, kept)
         for share in _CURVE:
-            self._keep(CHOSEN, cheapest_choice(self._step.blocks, int(share * everything.size_bytes)).kept)
+            self._keep(CHOSEN, cheapest_choice(self.step.blocks, int(share * everything.size_bytes)).kept)
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
-        """Return the collectives and random numbers that checkpoints recompute; mixtures count all blocks as first."""
-        return {} if checkpoints is None else dict(notable_repeats(self._step.blocks, checkpoints.kept))
-
-    def _everything(self) -> Choice:
-        return choice_of(self._step.blocks, signatures_of(self._step.blocks))
+        """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
+        return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints.kept))
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers in sequence."""
-        return len(self._step.blocks) == 1 and self._step.blocks[0].count > 1
+        return len(self.step.blocks) == 1 and self.step.blocks[0].count > 1
 
     def _mix(self, budget_bytes: int) -> None:
         """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
@@ -309,12 +253,12 @@ class _Search:
         The backward pass begins with the last blocks, so their results are freed first.
         """
         fastest = fewest_seconds(self.points, budget_bytes)
-        found = mixtures(self._step.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
+        found = mixtures(self.step.points, num_blocks=self.step.num_blocks, budget_bytes=budget_bytes)
         for each in (mixture for mixture in found[:1] if mixture.seconds < fastest):
             for num_rest in range(each.num_rest, 0, -1):
                 if len(self.points) == self._limit:
                     return
-                if self._predicted(self._checkpoints_of(each, num_rest)) > budget_bytes:
+                if self.step.predicted(self._checkpoints_of(each, num_rest)) > budget_bytes:
                     continue
                 if self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
                     return
@@ -323,65 +267,24 @@ class _Search:
         low, high = mixture.low.checkpoints, mixture.high.checkpoints
         assert low is not None  # only the unchanged step has none, and no point recomputes less
         rest = None if high is None else high.kept
-        return Checkpoints(kept=low.kept, num_first=self.num_blocks - num_rest, kept_by_rest=rest)
+        return Checkpoints(kept=low.kept, num_first=self.step.num_blocks - num_rest, kept_by_rest=rest)
 
     def _mixed(self, mixture: Mixture, num_rest: int) -> PlanPoint:
-        low, high, share = mixture.low, mixture.high, num_rest / self.num_blocks
-        return self._compiled(
+        low, high, share = mixture.low, mixture.high, num_rest / self.step.num_blocks
+        point = self.step.compiled(
             CHOSEN,
             self._checkpoints_of(mixture, num_rest),
             kept_bytes=round(low.kept_bytes + share * (high.kept_bytes - low.kept_bytes)),
             repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
         )
+        self.points.append(point)
+        return point
 
-    def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
-        """Return the point at which all blocks keep some results; compile it if that has not been done."""
-        choice = choice_of(self._step.blocks, kept)
-        known = self._known(choice)
-        if known is not None:
-            return known
-        return self._compiled(
-            name, Checkpoints(kept=choice.kept), kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds
-        )
-
-    def _known(self, choice: Choice) -> PlanPoint | None:
-        checkpoints = Checkpoints(kept=choice.kept)
-        return next((point for point in self._step.points if point.checkpoints == checkpoints), None)
-
-    def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
-        predicted = self._predicted(checkpoints)
-        with checkpointed(checkpoints):
-            report = self._report(self._step.spec, name)
-        point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
-        self.points.append(replace(point, predicted_bytes=predicted))
-        self._step.points.append(self.points[-1])
-        return self.points[-1]
-
-    def _predicted(self, checkpoints: Checkpoints) -> int:
-        step = self._step
-        if checkpoints not in step.peaks:
-            with checkpointed(checkpoints):
-                step.peaks[checkpoints] = self._peaks_of(traced_jaxpr(step.spec, self._target))
-        compiled = [
-            Compiled(
-                checkpoints=each.checkpoints, peaks=step.peaks[each.checkpoints], footprint_bytes=each.footprint_bytes
+    def _keep(self, name: str, kept: Collection[Signature]) -> None:
+        """Let all blocks keep some results; compile this if that has not been done."""
+        choice = choice_of(self.step.blocks, kept)
+        if self.step.known(choice) is None:
+            checkpoints = Checkpoints(kept=choice.kept)
+            self.points.append(
+                self.step.compiled(name, checkpoints, kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds)
             )
-            for each in step.points
-        ]
-        return predicted_bytes(
-            checkpoints,
-            step.peaks[checkpoints],
-            compiled,
-            sizes=sizes_of(step.blocks),
-            everything=self._everything().kept,
-            num_blocks=self.num_blocks,
-        )
-
-    def _peaks_of(self, traced: ClosedJaxpr) -> tuple[int, ...]:
-        num_devices = self._target.topology.num_devices
-        return tuple(peak // num_devices for peak in estimated_peaks(traced.jaxpr))
-
-    def _report(self, spec: StepSpec, name: str) -> Report:
-        number = len(self.points) + 1
-        fresh = capture_of(spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}"))
-        return analyze(fresh.capture, fresh.decoded, with_order=False)

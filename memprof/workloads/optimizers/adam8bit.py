@@ -95,7 +95,6 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
     def update(
         updates: optax.Updates, state: ScaleByAdam8bitState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, ScaleByAdam8bitState]:
-        del params
         count = optax.safe_increment(state.count)
         correction = 1 - b1 ** count.astype(jnp.float32)
         root_correction = jnp.sqrt(1 - b2 ** count.astype(jnp.float32))

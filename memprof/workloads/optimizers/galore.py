@@ -48,10 +48,7 @@ class ScaleByGaloreState(NamedTuple):
 
 
 def galore(
-    learning_rate: optax.ScalarOrSchedule,
-    weight_decay: float = 0.0,
-    refresh_interval: int = 200,
-    scale: float = 0.25,
+    learning_rate: optax.ScalarOrSchedule, weight_decay: float = 0.0, refresh_interval: int = 200, scale: float = 0.25
 ) -> optax.GradientTransformation:
     """Adam that keeps 2 to 3 bytes of state per element of a matrix instead of 8.
 
@@ -95,7 +92,6 @@ def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.G
     def update(
         updates: optax.Updates, state: ScaleByGaloreState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, ScaleByGaloreState]:
-        del params
         is_due = state.adam.count % refresh_interval == 0
 
         def refresh(gradient: jax.Array, projection: Tree) -> Tree:

@@ -7,42 +7,41 @@ from typing import Any
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Phase
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import MINIBATCHES
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 _NUM_MINIBATCHES = "[1-9][0-9]*"
 
 
-def accumulation_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def accumulation_loop_evidence(seen: Observation) -> Verdict:
     """Looks for a loop over that many minibatches."""
-    del reference
-    loops = [loop for loop in report.program.loops if MINIBATCHES in loop_scopes(loop)]
+    loops = [loop for loop in seen.report.program.loops if MINIBATCHES in loop_scopes(loop)]
     outermost = [loop for loop in loops if loop_direction(loop) is None]
     counts = sorted({loop.trip_count or 0 for loop in outermost})
-    if argument in counts and argument != 1:
-        return yes(f"a loop runs {argument} times over forward and backward pass and adds up the gradients")
+    if seen.argument in counts and seen.argument != 1:
+        return yes(f"a loop runs {seen.argument} times over forward and backward pass and adds up the gradients")
     if not counts:
-        return no(f"no loop over {argument} minibatches was found")
-    return no(f"the loop over minibatches runs {counts[0]} times instead of {argument}, and more than once")
+        return no(f"no loop over {seen.argument} minibatches was found")
+    return no(f"the loop over minibatches runs {counts[0]} times instead of {seen.argument}, and more than once")
 
 
-def unrolled_accumulation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def unrolled_accumulation_evidence(seen: Observation) -> Verdict:
     """Looks for a copy of the backward pass for each of that many minibatches."""
-    del reference
     copies = {
         part
-        for operations in report.program.operations
+        for operations in seen.report.program.operations
         if operations.phase is Phase.BACKWARD
         for part in operations.scope.split("/")
         if re.fullmatch(f"{MINIBATCHES}_[0-9]+", part)
     }
-    if len(copies) == argument and argument != 1:
-        return yes(f"the program holds {argument} copies of the backward pass, one for each minibatch")
-    return no(f"the program holds {len(copies)} copies of the backward pass for minibatches; {argument} were expected")
+    if len(copies) == seen.argument and seen.argument != 1:
+        return yes(f"the program holds {seen.argument} copies of the backward pass, one for each minibatch")
+    return no(
+        f"the program holds {len(copies)} copies of the backward pass for minibatches; {seen.argument} were expected"
+    )
 
 
 def check_divides(config: Any, train_config: TrainConfig) -> None:
@@ -63,18 +62,15 @@ ACCUM = Technique(
     gradients of the current minibatch. The gradients equal those of the whole batch, however the padding is
     distributed (see `gradients.py`).""",
     summary="gradients of N minibatches added up in a loop (lax.scan); the batch must be a multiple of N",
-    how_to=HowTo(
-        sentence="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
-        code="""def add(total, part):
+    instruction="Add up the gradients of the batch's <N> parts in a loop, and divide the sum by <N>.",
+    code="""def add(total, part):
     return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
 
 
 parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
 gradients = jax.tree.map(lambda x: x / <N>, total)""",
-    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
-    family="accumulation",
     sets={"num_minibatches": ARGUMENT, "accumulation": "scan"},
     argument=Argument(spelling="accum<N>", pattern=_NUM_MINIBATCHES, example="2", parse=int),
     evidence=accumulation_loop_evidence,
@@ -91,14 +87,11 @@ ACCUM_LOOP = Technique(
     which may keep the activations of several minibatches live at once. Compare it with `accum<N>` to see the effect of
     the loop.""",
     summary="gradients of N minibatches added up by N copies of the pass; the batch must be a multiple of N",
-    how_to=HowTo(
-        sentence="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
-        code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
+    instruction="Add up the gradients of <N> parts of the batch in an unrolled loop, and divide the sum by <N>.",
+    code="""parts = jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch)
 each = [jax.grad(loss)(params, jax.tree.map(lambda x: x[number], parts)) for number in range(<N>)]
 gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",
-    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
-    family="accumulation",
     sets={"num_minibatches": ARGUMENT, "accumulation": "unrolled"},
     argument=Argument(spelling="accum<N>-loop", pattern=_NUM_MINIBATCHES, example="2", parse=int),
     evidence=unrolled_accumulation_evidence,
@@ -107,13 +100,10 @@ gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",
     grows=(Category.GRADIENTS,),
 )
 
-TECHNIQUES = (
-    ACCUM,
-    ACCUM_LOOP,
-)
+TECHNIQUES = (ACCUM, ACCUM_LOOP)
 MEANS = {
     Aim.CAST_ACCUMULATORS: Means(
         code="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)\n"
         "add = lambda total, gradients: jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients)"
-    ),
+    )
 }

@@ -7,11 +7,10 @@ from typing import Any
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import no, yes
 from memprof.workloads.intents import Aim, Intent, Means
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 # XLA's names of cuDNN's kernels for both passes begin like this.
@@ -20,14 +19,13 @@ _MIN_COMPUTE_CAPABILITY = (8, 0)
 _MAX_HEAD_WIDTH = 128  # JAX allows 256 on a Hopper, but sees one only where the device itself is there
 
 
-def flash_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def flash_evidence(seen: Observation) -> Verdict:
     """Looks for calls of the kernels, and for the absence of a number for each pair of tokens at the peak."""
-    del argument, reference
-    num_calls = sum(number for name, number in report.program.library_calls.items() if name.startswith(_KERNELS))
+    num_calls = sum(number for name, number in seen.report.program.library_calls.items() if name.startswith(_KERNELS))
     if not num_calls:
         return no("the program calls no fused attention")
     # By data flow: gradients of queries are square too, where heads are as wide as sequences are long.
-    square = [buffer for buffer in report.buffers if buffer.is_of_attention]
+    square = [buffer for buffer in seen.report.buffers if buffer.is_of_attention]
     if square:
         return no(
             f"the program calls fused attention, but {square[0].name} still holds a value for each pair of tokens"
@@ -79,12 +77,9 @@ FLASH = Technique(
     cuDNN plans its scratch memory on the device. Without a device, XLA reserves none for these calls, so a footprint
     for an absent GPU does not include it.""",
     summary="attention by cuDNN's fused kernel, which never stores the probabilities (half precision only)",
-    how_to=HowTo(
-        sentence="Attend with cuDNN's fused kernel, with queries, keys and values in half precision.",
-        code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
-    ),
+    instruction="Attend with cuDNN's fused kernel, with queries, keys and values in half precision.",
+    code='attended = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")',
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
-    family="attention",
     sets={"attention_kernel": "flash"},
     evidence=flash_evidence,
     needs=("bf16",),

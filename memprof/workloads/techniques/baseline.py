@@ -10,7 +10,6 @@ BASELINE = Technique(
     about="""Float32 and no technique: the reference that every other row is compared with.""",
     summary="float32 throughout, and no other technique",
     reference="none: this is JAX's default",
-    family="baseline",
     # It decides all of them, hence it goes with none of the others.
     sets=technique_fields(),
 )

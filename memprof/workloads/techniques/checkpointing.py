@@ -7,86 +7,64 @@ must be fewer.
 
 from __future__ import annotations
 
+from functools import partial
+
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Phase
-from memprof.analysis.records.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import ATTENTION, MLP, RESIDUALS
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.techniques.offload import check_has_host_memory
 
 
-def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for both parts of the blocks among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(ATTENTION, MLP))
-
-
-def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for the MLPs, and not attention, among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(MLP,), others=(ATTENTION,))
-
-
-def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for attention, and not the MLPs, among what is computed again."""
-    del argument
-    return _recomputed(report, reference, modules=(ATTENTION,), others=(MLP,))
-
-
-def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
-    del argument
-    modules = tuple(name for name in (ATTENTION, MLP) if num_operations(report, Phase.RECOMPUTE, name))
-    return _recomputed(report, reference, modules=modules or (ATTENTION, MLP))
-
-
-def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for parts of the blocks among what is computed again, and for host memory in use."""
-    verdict = partly_kept_evidence(report, argument, reference)
-    host_bytes = report.program.host_bytes
-    if host_bytes == 0:
-        return no(f"{verdict.evidence}; but the program holds no data in host memory")
-    sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
-    return Verdict(took_effect=verdict.took_effect, evidence=sentence)
-
-
-def activation_function_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def activation_function_evidence(seen: Observation) -> Verdict:
     """Looks for anything that is computed again."""
-    del argument
-    return _any_recomputed(report, reference)
-
-
-def _any_recomputed(report: Report, reference: Report | None) -> Verdict:
-    number = report.program.num_recomputed_operations
+    number = seen.report.program.num_recomputed_operations
     if number == 0:
         return no("no operation is recomputed in the backward pass")
-    return _against(reference, report, f"{number} operations are computed again in the backward pass")
+    return _with_fewer_activations(seen, f"{number} operations are computed again in the backward pass")
 
 
-def _recomputed(
-    report: Report, reference: Report | None, *, modules: tuple[str, ...], others: tuple[str, ...] = ()
-) -> Verdict:
+def recomputed_evidence(seen: Observation, *, modules: tuple[str, ...], others: tuple[str, ...] = ()) -> Verdict:
     """Looks for operations of all these modules, and of no others, among what is computed again."""
-    if ":" in report.workload:  # a user's loss, whose modules have names of their own
-        return _any_recomputed(report, reference)
-    numbers = {name: num_operations(report, Phase.RECOMPUTE, name) for name in modules + others}
+    if ":" in seen.report.workload:  # a user's loss, whose modules have names of their own
+        return activation_function_evidence(seen)
+    numbers = {name: num_operations(seen.report, Phase.RECOMPUTE, name) for name in modules + others}
     again = ", ".join(f"{number} of {name}" for name, number in numbers.items() if number)
     if not again:
         return no(f"no operation of {' and '.join(modules)} is recomputed in the backward pass")
     sentence = f"operations recomputed in the backward pass: {again}"
     if not all(numbers[name] for name in modules) or any(numbers[name] for name in others):
         return no(f"{sentence}, but only those of {' and '.join(modules)} were expected")
-    return _against(reference, report, sentence)
+    return _with_fewer_activations(seen, sentence)
 
 
-def _against(reference: Report | None, report: Report, sentence: str) -> Verdict:
+both_evidence = partial(recomputed_evidence, modules=(ATTENTION, MLP))
+
+
+def partly_kept_evidence(seen: Observation) -> Verdict:
+    """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
+    modules = tuple(name for name in (ATTENTION, MLP) if num_operations(seen.report, Phase.RECOMPUTE, name))
+    return recomputed_evidence(seen, modules=modules or (ATTENTION, MLP))
+
+
+def offloaded_residuals_evidence(seen: Observation) -> Verdict:
+    """Looks for parts of the blocks among what is computed again, and for host memory in use."""
+    verdict = partly_kept_evidence(seen)
+    host_bytes = seen.report.program.host_bytes
+    if host_bytes == 0:
+        return no(f"{verdict.evidence}; but the program holds no data in host memory")
+    sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
+    return Verdict(took_effect=verdict.took_effect, evidence=sentence)
+
+
+def _with_fewer_activations(seen: Observation, sentence: str) -> Verdict:
     """Looks for fewer activations than in the reference, where there is one."""
-    if reference is None:
+    if seen.reference is None:
         return yes(sentence)
-    before, after = most_bytes(reference, Category.ACTIVATIONS), most_bytes(report, Category.ACTIVATIONS)
+    before, after = (most_bytes(each, Category.ACTIVATIONS) for each in (seen.reference, seen.report))
     compared = f"{sentence}; at most {in_words(after)} of activations at a time, {in_words(before)} in the reference"
     return yes(compared) if after < before else no(compared)
 
@@ -107,14 +85,11 @@ REMAT = Technique(
     block is recomputed when the backward pass reaches it. The cost is one more forward pass through the blocks, about
     a third more operations.""",
     summary="each Transformer block checkpointed: its inside is recomputed in the backward pass",
-    how_to=HowTo(
-        sentence="Checkpoint each block.",
-        code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
-    ),
+    instruction="Checkpoint each block.",
+    code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
-    family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_and_mlp_evidence,
+    evidence=both_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -127,13 +102,10 @@ REMAT_MLP = Technique(
     after the activation function, and for its derivative). They are recomputed; the activations of attention are
     kept.""",
     summary="the MLP of each Transformer block checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
-    ),
+    instruction="Checkpoint the MLP of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
-    family="checkpointing",
     sets={"remat_modules": "mlp", "remat_policy": "nothing", "remat_names": ""},
-    evidence=mlp_evidence,
+    evidence=partial(recomputed_evidence, modules=(MLP,), others=(ATTENTION,)),
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -145,13 +117,10 @@ REMAT_ATTN = Technique(
     Its probabilities grow with the square of the length and are the largest activation of long sequences. They are
     recomputed; the activations of the MLP are kept.""",
     summary="the attention of each Transformer block checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
-    ),
+    instruction="Checkpoint the attention of each block: `nn.remat` of its class, or `jax.checkpoint` of a function.",
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
-    family="checkpointing",
     sets={"remat_modules": "attention", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_evidence,
+    evidence=partial(recomputed_evidence, modules=(ATTENTION,), others=(MLP,)),
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -163,14 +132,11 @@ REMAT_MLP_ATTN = Technique(
     Unlike `remat`, this also keeps the residual stream between attention and MLP; in return, only one of the two is
     recomputed at a time, which lowers the peak of the backward pass.""",
     summary="attention and MLP of each Transformer block checkpointed separately",
-    how_to=HowTo(
-        sentence="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
-        "Flax, or `jax.checkpoint` of functions.",
-    ),
+    instruction="Checkpoint the attention and the MLP of each block, each on its own: `nn.remat` of their classes in "
+    "Flax, or `jax.checkpoint` of functions.",
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
-    family="checkpointing",
     sets={"remat_modules": "mlp,attention", "remat_policy": "nothing", "remat_names": ""},
-    evidence=attention_and_mlp_evidence,
+    evidence=both_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
 )
@@ -184,12 +150,9 @@ REMAT_ACT = Technique(
     unrolled layers XLA does the same by itself, because it repeats cheap operations inside fusions of the backward
     pass; in a loop over layers XLA keeps whatever JAX saves, so there the technique has an effect.""",
     summary="only the activation function of each MLP checkpointed",
-    how_to=HowTo(
-        sentence="Checkpoint the activation function.",
-        code="activation = jax.checkpoint(jax.nn.gelu)",
-    ),
+    instruction="Checkpoint the activation function.",
+    code="activation = jax.checkpoint(jax.nn.gelu)",
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
-    family="checkpointing",
     sets={"remat_activation": True},
     evidence=activation_function_evidence,
     shows_with=("scan",),
@@ -204,12 +167,9 @@ REMAT_DOTS = Technique(
     to recompute; the products of attention (which have batch dimensions) are not, because their results grow with the
     square of the length. `dots_saveable` would keep those too, and lose most of the saving.""",
     summary="each Transformer block checkpointed, with the results of its projections kept",
-    how_to=HowTo(
-        sentence="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
-        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
-    ),
+    instruction="Checkpoint each block, or the loss, with a policy that saves the matrix products with weights.",
+    code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
-    family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "products", "remat_names": ""},
     evidence=partly_kept_evidence,
     shrinks=(Category.ACTIVATIONS,),
@@ -223,14 +183,11 @@ REMAT_NAMES = Technique(
     Keep values that are small but expensive to recompute: keeping `attention_out`, for example, avoids recomputing
     all of attention before the MLP. The names are in `scopes.py`; the values are marked with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
-    how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that saves them.",
-        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
-        argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
-    ),
+    instruction="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+    "policy that saves them.",
+    code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+    argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
-    family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "names", "remat_names": ARGUMENT},
     argument=Argument(spelling="remat-names=<A,B>", pattern="[^+]+", example="qkv,attention_out", parse=parse_names),
     evidence=partly_kept_evidence,
@@ -246,17 +203,14 @@ REMAT_OFFLOAD = Technique(
     forward pass and back in the backward pass; the rest is recomputed. The memory saved on the device is used on the
     host, and the cost is traffic between the two instead of operations.""",
     summary="each Transformer block checkpointed, with its named values in host memory (pinned_host)",
-    how_to=HowTo(
-        sentence="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
-        "policy that offloads them to host memory.",
-        code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+    instruction="Name the values to keep with `jax.ad_checkpoint.checkpoint_name`, and checkpoint each block with a "
+    "policy that offloads them to host memory.",
+    code="""policy = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[], names_which_can_be_offloaded=["qkv"],  # your names
     offload_src="device", offload_dst="pinned_host",
 )
 block = jax.checkpoint(block, policy=policy)""",
-    ),
     reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
-    family="checkpointing",
     sets={"remat_modules": "block", "remat_policy": "offload", "remat_names": ",".join(RESIDUALS)},
     evidence=offloaded_residuals_evidence,
     shrinks=(Category.ACTIVATIONS,),
@@ -264,16 +218,7 @@ block = jax.checkpoint(block, policy=policy)""",
     check_target=check_has_host_memory,
 )
 
-TECHNIQUES = (
-    REMAT,
-    REMAT_MLP,
-    REMAT_ATTN,
-    REMAT_MLP_ATTN,
-    REMAT_ACT,
-    REMAT_DOTS,
-    REMAT_NAMES,
-    REMAT_OFFLOAD,
-)
+TECHNIQUES = (REMAT, REMAT_MLP, REMAT_ATTN, REMAT_MLP_ATTN, REMAT_ACT, REMAT_DOTS, REMAT_NAMES, REMAT_OFFLOAD)
 
 
 def of_modules(intent: Intent) -> Means:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import is_same_program, no, undecided, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, Observation, Technique
 
 
-def option_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def option_evidence(seen: Observation) -> Verdict:
     """Looks for any difference from the reference."""
-    recorded = f"{argument} was passed to XLA and recorded"
-    if reference is None:
+    recorded = f"{seen.argument} was passed to XLA and recorded"
+    if seen.reference is None:
         return undecided(f"{recorded}; its effect shows only in comparison with a row without it")
-    if is_same_program(report, reference):
+    if is_same_program(seen.report, seen.reference):
         return no(
             f"{recorded}, but the program equals the reference's: the same buffers at the peak, loops and operations"
         )
@@ -39,13 +38,10 @@ XLA = Technique(
     report. It may be given several times. Options and their values differ between versions; XLA rejects unknown
     ones.""",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
-    how_to=HowTo(
-        sentence="Pass the option to the compiler when the step is compiled.",
-        code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
-        argument_code=lambda option: str(tuple(str(option).split("=", 1))),
-    ),
+    instruction="Pass the option to the compiler when the step is compiled.",
+    code="step = jax.jit(step, compiler_options=dict([<FLAG=VALUE>]))",
+    argument_code=lambda option: str(tuple(str(option).split("=", 1))),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",
-    family="compiler",
     sets={"compiler_options": ARGUMENT},
     join=_join_options,
     argument=Argument(

@@ -7,25 +7,23 @@ from typing import Any
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
 from memprof.workloads.mesh_axes import EP
 from memprof.workloads.scopes import EXPERTS
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.techniques.sharding import check_batch, check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def experts_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def experts_evidence(seen: Observation) -> Verdict:
     """Looks for experts that are divided over the axis, and for tokens that are sent to them and back along it."""
-    del argument, reference
-    size = report.target.topology.axes.get(EP, 1)
+    size = seen.report.target.topology.axes.get(EP, 1)
     if size == 1:
         return no(f"no two devices lie along an axis {EP}")
-    experts = [leaf for leaf in used_arguments(report, Role.PARAMS) if f"['{EXPERTS}']" in leaf.path]
+    experts = [leaf for leaf in used_arguments(seen.report, Role.PARAMS) if f"['{EXPERTS}']" in leaf.path]
     if not experts or any(EP not in (leaf.mesh_axes or ()) for leaf in experts):
         return no(f"the program takes no experts that are all sharded over {EP}={size}")
-    sent = [each for each in report.collectives if each.kind.endswith("all-to-all") and EP in each.axes]
+    sent = [each for each in seen.report.collectives if each.kind.endswith("all-to-all") and EP in each.axes]
     sentence = f"{in_words(total_bytes(experts))} of experts are sharded over {EP}={size}"
     if not sent:
         return no(f"{sentence}, but no all-to-all sends tokens along it")
@@ -35,7 +33,6 @@ def experts_evidence(report: Report, argument: ArgumentValue | None, reference: 
 
 def check_config(config: Any, train_config: TrainConfig) -> None:
     """Raises `MemprofError` where there are no experts."""
-    del train_config
     require(
         config.num_experts > 0,
         "Technique 'ep' shards experts, but num_experts is 0: choose a preset with experts, for example moe, or "
@@ -59,13 +56,10 @@ EXPERT = Technique(
     router decides, because an expert takes no more than its capacity and empty slots are sent, too: a smaller
     `capacity_factor` sends and holds less, and drops more tokens.""",
     summary="experts and batch sharded over the axis ep; tokens sent to their experts and back by all-to-all",
-    how_to=HowTo(
-        sentence="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
-        code="x = jax.lax.with_sharding_constraint(x, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
-    ),
+    instruction="Shard the experts' parameters over the axis, and shard their inputs by expert, not by example.",
+    code="x = jax.lax.with_sharding_constraint(x, "
+    'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
     reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",
-    family="experts",
     sets={"expert_parallel": True},
     settings=("num_experts=8",),
     axis=EP,

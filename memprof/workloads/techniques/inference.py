@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
-from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.evidence import in_words, loop_scopes, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import LAYERS
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 _NUMBER = "[1-9][0-9]*"
@@ -20,45 +19,41 @@ _NUMBER = "[1-9][0-9]*"
 _TOKENS, _HEADS = -3, -2
 
 
-def kv_list_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def kv_list_evidence(seen: Observation) -> Verdict:
     """Looks for a cache of separate arrays, and for the absence of a loop over layers."""
-    del argument
-    cache = used_arguments(report, Role.KV_CACHE)
-    loops = [loop for loop in report.program.loops if LAYERS in re.split("[/()]+", loop.op)]
+    cache = used_arguments(seen.report, Role.KV_CACHE)
+    loops = [loop for loop in seen.report.program.loops if LAYERS in loop_scopes(loop)]
     sentence = f"the program takes {in_words(total_bytes(cache))} of cache in {len(cache)} arrays"
     if loops or not cache:
         return no(f"{sentence}, and a loop iterates over the layers")
-    if reference is not None:
-        ours, theirs = (most_bytes(each, Category.FORWARD_TEMPS) for each in (report, reference))
+    if seen.reference is not None:
+        ours, theirs = (most_bytes(each, Category.FORWARD_TEMPS) for each in (seen.report, seen.reference))
         sentence += f"; temporaries take {in_words(ours)} at most, in the reference {in_words(theirs)}"
     return yes(sentence)
 
 
-def gqa_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def gqa_evidence(seen: Observation) -> Verdict:
     """Looks for that many heads of keys and values in the cache."""
-    del reference
-    return _has_axis(report, _HEADS, argument, "heads of keys and values")
+    return _has_axis(seen, _HEADS, "heads of keys and values")
 
 
-def window_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def window_evidence(seen: Observation) -> Verdict:
     """Looks for a cache of that many tokens of each sequence, or of the pages that they take."""
-    del reference
-    tables = _tables(report)
+    tables = _tables(seen.report)
     if not tables:
-        return _has_axis(report, _TOKENS, argument, "tokens of each sequence")
-    ((_, page_size),) = _pools(report)
-    num_pages, needed = tables[0].shape[-1], -(-int(argument or 0) // page_size)
+        return _has_axis(seen, _TOKENS, "tokens of each sequence")
+    ((_, page_size),) = _pools(seen.report)
+    num_pages, needed = tables[0].shape[-1], -(-int(seen.argument or 0) // page_size)
     sentence = f"each sequence has {num_pages} pages of {page_size} tokens"
     return yes(sentence) if num_pages == needed else no(sentence)
 
 
-def paged_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def paged_kv_evidence(seen: Observation) -> Verdict:
     """Looks for a table of pages beside a cache of them."""
-    del argument, reference
-    tables = _tables(report)
+    tables = _tables(seen.report)
     if not tables:
         return no("the program takes no page table")
-    ((num_pages, page_size),) = _pools(report)
+    ((num_pages, page_size),) = _pools(seen.report)
     return yes(
         f"the cache is {num_pages} pages of {page_size} tokens, and their table takes {in_words(total_bytes(tables))}"
     )
@@ -74,21 +69,20 @@ def _pools(report: Report) -> set[tuple[int, ...]]:
     return {leaf.shape[_TOKENS - 1 : _HEADS] for leaf in arrays}
 
 
-def chunked_prefill_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def chunked_prefill_evidence(seen: Observation) -> Verdict:
     """Looks for a program that reads that many tokens of each prompt."""
-    del reference
-    lengths = {leaf.shape[-1] for leaf in used_arguments(report, Role.BATCH) if len(leaf.shape) > 1}
+    lengths = {leaf.shape[-1] for leaf in used_arguments(seen.report, Role.BATCH) if len(leaf.shape) > 1}
     sentence = f"the program reads {', '.join(map(str, sorted(lengths)))} tokens of each prompt at a time"
-    return yes(sentence) if lengths == {argument} else no(sentence)
+    return yes(sentence) if lengths == {seen.argument} else no(sentence)
 
 
-def _has_axis(report: Report, axis: int, size: ArgumentValue | None, what: str) -> Verdict:
-    """Looks for an axis of that size in all keys and values."""
-    arrays = [leaf for leaf in used_arguments(report, Role.KV_CACHE) if len(leaf.shape) >= -_TOKENS + 1]
+def _has_axis(seen: Observation, axis: int, what: str) -> Verdict:
+    """Looks for an axis of the size that the argument gives in all keys and values."""
+    arrays = [leaf for leaf in used_arguments(seen.report, Role.KV_CACHE) if len(leaf.shape) >= -_TOKENS + 1]
     wide = [leaf for leaf in arrays if "scale" not in leaf.path]
     sizes = sorted({leaf.shape[axis] for leaf in wide})
     sentence = f"the cache has {', '.join(map(str, sizes)) or 'no'} {what}"
-    return yes(sentence) if sizes == [size] else no(sentence)
+    return yes(sentence) if sizes == [seen.argument] else no(sentence)
 
 
 def check_heads(config: Any, train_config: TrainConfig) -> None:
@@ -131,12 +125,9 @@ KV_LIST = Technique(
     the cache exists twice, donated or not. A separate array is updated in place. The cost is compile time: the program
     grows with the number of layers.""",
     summary="the cache as one array per layer, updated in place; the layers are unrolled",
-    how_to=HowTo(
-        sentence="Hold the cache of each layer in a separate array, and call the layers one after another.",
-        code=_SPLIT_CACHE,
-    ),
+    instruction="Hold the cache of each layer in a separate array, and call the layers one after another.",
+    code=_SPLIT_CACHE,
     reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
-    family="inference",
     sets={"cache_list": True},
     evidence=kv_list_evidence,
     shrinks=(Category.FORWARD_TEMPS,),
@@ -150,11 +141,8 @@ GQA = Technique(
     The cache and the projections of keys and values shrink by the group size. The result is a different model, which
     has to be trained, or converted and trained further.""",
     summary="N heads of keys and values, each shared by a group of query heads; a different model",
-    how_to=HowTo(
-        sentence="Project keys and values to <N> heads, and attend with the query heads in groups.",
-    ),
+    instruction="Project keys and values to <N> heads, and attend with the query heads in groups.",
     reference="Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models, arXiv:2305.13245",
-    family="inference",
     sets={"kv_heads": ARGUMENT},
     argument=Argument(spelling="gqa=<N>", pattern=_NUMBER, example="1", parse=int),
     evidence=gqa_evidence,
@@ -170,11 +158,8 @@ WINDOW = Technique(
     A new token replaces the oldest one. The cache no longer grows with the context. Earlier tokens reach a token only
     through the layers in between, so the model has to be trained with the window.""",
     summary="the cache keeps only the last N tokens of each sequence; a different model",
-    how_to=HowTo(
-        sentence="Write each token at its position modulo <N>, and attend to the tokens in the cache.",
-    ),
+    instruction="Write each token at its position modulo <N>, and attend to the tokens in the cache.",
     reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
-    family="inference",
     sets={"cache_window": ARGUMENT},
     argument=Argument(spelling="window=<N>", pattern=_NUMBER, example="8", parse=int),
     evidence=window_evidence,
@@ -192,12 +177,9 @@ PAGED_KV = Technique(
     pages of one layer before it attends, which takes memory in `forward_temps`; the kernels of serving engines read
     the pages in place.""",
     summary="the cache as a pool of pages, which a table assigns to sequences",
-    how_to=HowTo(
-        sentence="Hold all pages in one array, and address them through a table of each sequence's pages.",
-    ),
+    instruction="Hold all pages in one array, and address them through a table of each sequence's pages.",
     reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
     " arXiv:2309.06180",
-    family="inference",
     sets={"cache_paged": True},
     evidence=paged_kv_evidence,
     grows=(Category.BATCH,),
@@ -211,11 +193,8 @@ CHUNKED_PREFILL = Technique(
     Every part attends to the cache, which holds the parts before it. Activations and scores are those of N tokens, not
     of the whole prompt, so the longest prompt no longer determines how much memory an engine must reserve.""",
     summary="the prefill reads N tokens of each prompt at a time",
-    how_to=HowTo(
-        sentence="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",
-    ),
+    instruction="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",
     reference="Agrawal et al. 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes, arXiv:2308.16369",
-    family="inference",
     sets={"prefill_chunk": ARGUMENT},
     argument=Argument(spelling="chunked-prefill=<N>", pattern=_NUMBER, example="4", parse=int),
     settings=("phase=prefill",),
@@ -225,18 +204,9 @@ CHUNKED_PREFILL = Technique(
     tolerance=None,
 )
 
-TECHNIQUES = (
-    KV_LIST,
-    GQA,
-    WINDOW,
-    PAGED_KV,
-    CHUNKED_PREFILL,
-)
+TECHNIQUES = (KV_LIST, GQA, WINDOW, PAGED_KV, CHUNKED_PREFILL)
 MEANS = {
-    Aim.SPLIT_CACHE: Means(
-        code=_SPLIT_CACHE,
-        technique=KV_LIST.name,
-    ),
+    Aim.SPLIT_CACHE: Means(code=_SPLIT_CACHE, technique=KV_LIST.name),
     Aim.CAST_CACHE: Means(
         code="cache = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, cache)"
         "  # once; cast keys and values, too"

@@ -11,27 +11,30 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import HEAD, LOSS_CHUNKS, TOKEN_EMBEDDING
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def chunked_loss_evidence(seen: Observation) -> Verdict:
     """Looks for a loop over that many chunks in both passes, and for the absence of the full logits at the peak."""
-    del reference
     counts = {
         direction: [
             loop.trip_count
-            for loop in report.program.loops
+            for loop in seen.report.program.loops
             if LOSS_CHUNKS in loop_scopes(loop) and loop_direction(loop) == direction
         ]
         for direction in (FORWARD, BACKWARD)
     }
-    if argument == 1 or not all(argument in found for found in counts.values()):
-        return no(f"no loops over {argument} chunks of the loss were found in forward and backward pass")
-    full = _num_full_logits(report)
-    if full == 0 or any(prod(buffer.shape) == full and HEAD in buffer.op + buffer.module for buffer in report.buffers):
-        return no(f"there are loops over {argument} chunks of the loss, but a value at the peak holds {full} logits")
-    return yes(f"loops run {argument} times over chunks of the loss; no value at the peak holds all {full} logits")
+    if seen.argument == 1 or not all(seen.argument in found for found in counts.values()):
+        return no(f"no loops over {seen.argument} chunks of the loss were found in forward and backward pass")
+    full = _num_full_logits(seen.report)
+    if full == 0 or any(
+        prod(buffer.shape) == full and HEAD in buffer.op + buffer.module for buffer in seen.report.buffers
+    ):
+        return no(
+            f"there are loops over {seen.argument} chunks of the loss, but a value at the peak holds {full} logits"
+        )
+    return yes(f"loops run {seen.argument} times over chunks of the loss; no value at the peak holds all {full} logits")
 
 
 def _num_full_logits(report: Report) -> int:
@@ -65,12 +68,9 @@ CHUNKED_LOSS = Technique(
     For a large vocabulary the logits and their gradient, both float32, are the largest buffers of the step. In chunks
     they are K times smaller. The cost is one more product of the output layer, in the backward pass.""",
     summary="logits and cross-entropy in K chunks of the tokens, each recomputed in the backward pass",
-    how_to=HowTo(
-        sentence="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
-        code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
-    ),
+    instruction="Compute logits and loss in <K> chunks of the tokens, and recompute each chunk in the backward pass.",
+    code="import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=<K>))(step)",
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
-    family="loss",
     sets={"num_loss_chunks": ARGUMENT},
     argument=Argument(spelling="chunked-loss=<K>", pattern="[1-9][0-9]*", example="4", parse=int),
     evidence=chunked_loss_evidence,

@@ -6,18 +6,16 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.device_family import family_of
-from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 
 
-def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def offloaded_optimizer_evidence(seen: Observation) -> Verdict:
     """Looks for the optimizer state in host memory, and for its absence among the device's arguments."""
-    del argument, reference
-    state = sum(report.device_bytes(leaf) for leaf in used_arguments(report, Role.OPTIMIZER_STATE))
-    on_host, on_device = report.program.host_bytes, report.categories[Category.OPTIMIZER_STATE]
+    state = sum(seen.report.device_bytes(leaf) for leaf in used_arguments(seen.report, Role.OPTIMIZER_STATE))
+    on_host, on_device = seen.report.program.host_bytes, seen.report.categories[Category.OPTIMIZER_STATE]
     sentence = (
         f"the program holds {in_words(on_host)} in host memory, and {in_words(on_device)} of the {in_words(state)} of"
         " optimizer state on the device"
@@ -43,12 +41,9 @@ OFFLOAD_OPT = Technique(
     gradients and parameters at most, or not at all if the peak is in the forward or backward pass. Each step moves the
     state over the bus and back.""",
     summary="optimizer state in host memory (pinned_host) between steps",
-    how_to=HowTo(
-        sentence="Keep the optimizer state in host memory, and fetch it only for the update.",
-        code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
-    ),
+    instruction="Keep the optimizer state in host memory, and fetch it only for the update.",
+    code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
     reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
-    family="offload",
     sets={"offload_optimizer": True},
     evidence=offloaded_optimizer_evidence,
     shrinks=(Category.OPTIMIZER_STATE,),
@@ -63,5 +58,5 @@ MEANS = {
         "opt_state = jax.device_put(opt_state, jax.memory.Space.Device)"
         "  # it lies in jax.memory.Space.Host before and after",
         technique=OFFLOAD_OPT.name,
-    ),
+    )
 }

@@ -11,28 +11,28 @@ from memprof.analysis.records.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, undecided, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 
 Leaf = tuple[tuple[int, ...], str]  # shape and dtype
 
 
-def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def optimizer_evidence(seen: Observation) -> Verdict:
     """Looks for the optimizer's own state among the arguments, and for another one in the reference."""
-    found = _state(report)
-    kept, kept_bytes = _kept_by(str(argument), report)
-    held = f"the program holds {in_words(total_bytes(_leaves(report, Role.OPTIMIZER_STATE)))} of optimizer state"
+    found = _state(seen.report)
+    kept, kept_bytes = _kept_by(str(seen.argument), seen.report)
+    held = f"the program holds {in_words(total_bytes(_leaves(seen.report, Role.OPTIMIZER_STATE)))} of optimizer state"
     if found != kept:
-        return no(f"{held}, which is not the {in_words(kept_bytes)} that {argument} keeps")
-    if reference is not None and found == _state(reference):
-        if not _differ_only_in_optimizer(report, reference, f"opt={argument}"):
+        return no(f"{held}, which is not the {in_words(kept_bytes)} that {seen.argument} keeps")
+    if seen.reference is not None and found == _state(seen.reference):
+        if not _differ_only_in_optimizer(seen.report, seen.reference, f"opt={seen.argument}"):
             return undecided(
                 f"{held}, as the reference does; the effect shows only in comparison with a row that differs in "
                 "nothing but the optimizer"
             )
-        if is_same_program(report, reference):
+        if is_same_program(seen.report, seen.reference):
             return no(f"{held}, exactly like the reference, and the program is the same")
         return yes(f"{held}, as the reference does, but the program of its update differs")
-    return yes(f"{held}, which matches {argument} leaf by leaf")
+    return yes(f"{held}, which matches {seen.argument} leaf by leaf")
 
 
 def _differ_only_in_optimizer(report: Report, reference: Report, label: str) -> bool:
@@ -77,13 +77,10 @@ OPT = Technique(
     (one moment, sums over rows and columns, 8-bit codes, a subspace) lower memory that neither a smaller batch nor
     rematerialization can. `memprof list optimizers` shows what each keeps.""",
     summary="another optimizer: memprof list optimizers shows what each keeps",
-    how_to=HowTo(
-        sentence="Use another optimizer. Training changes: choose a new learning rate.",
-        code="optimizer = <NAME>",
-        argument_code=lambda name: registry.optimizer(str(name)).code,
-    ),
+    instruction="Use another optimizer. Training changes: choose a new learning rate.",
+    code="optimizer = <NAME>",
+    argument_code=lambda name: registry.optimizer(str(name)).code,
     reference="optax documentation, Optimizers: https://optax.readthedocs.io/en/latest/api/optimizers.html",
-    family="optimizer",
     sets={"optimizer": ARGUMENT},
     # Any text, so that the error for a wrong name can list the right ones. The example keeps less than the baseline.
     argument=Argument(spelling="opt=<NAME>", pattern="[^+]+", example="momentum", parse=parse),

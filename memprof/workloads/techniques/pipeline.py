@@ -8,25 +8,25 @@ from typing import Any
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.mesh_axes import PP, batch_axes
 from memprof.workloads.scopes import LAYERS
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.techniques.sharding import check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def pipeline_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def pipeline_evidence(seen: Observation) -> Verdict:
     """Looks for stacked layers that are divided over the axis, and for what one device of it hands to the next."""
-    del argument, reference
-    size = report.target.topology.axes.get(PP, 1)
+    size = seen.report.target.topology.axes.get(PP, 1)
     if size == 1:
         return no(f"no two devices lie along an axis {PP}")
-    layers = [leaf for leaf in used_arguments(report, Role.PARAMS) if f"['{LAYERS}']" in leaf.path and leaf.shape]
+    layers = [leaf for leaf in used_arguments(seen.report, Role.PARAMS) if f"['{LAYERS}']" in leaf.path and leaf.shape]
     if not layers or any(PP not in (leaf.mesh_axes or ()) for leaf in layers):
         return no(f"the program takes no stacked layers that are all sharded over {PP}={size}")
-    handed_on = sum(each.count for each in report.collectives if each.kind == "collective-permute" and PP in each.axes)
+    handed_on = sum(
+        each.count for each in seen.report.collectives if each.kind == "collective-permute" and PP in each.axes
+    )
     sentence = (
         f"each device has {layers[0].shape[0] // size} of {layers[0].shape[0]} layers, and sends arrays to the next "
         f"one along {PP}={size} {handed_on} times per step"
@@ -69,11 +69,8 @@ PIPELINE = Technique(
     multiplies operations and activations by (M + S - 1) / M. Without a number there are as many microbatches as
     devices; more microbatches make the bubble smaller.""",
     summary="layers sharded over the axis pp, the batch passed on in M microbatches (default: as many as devices)",
-    how_to=HowTo(
-        sentence="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on.",
-    ),
+    instruction="Stack the layers' parameters, shard them over the axis with jax.shard_map, and pass microbatches on.",
     reference="Huang et al. 2018, GPipe, arXiv:1811.06965",
-    family="pipeline",
     sets={"pipelined": True, "num_microbatches": ARGUMENT, "scan_layers": True},
     argument=Argument(
         spelling="pp<M>", pattern="(?:[1-9][0-9]*)?", example="4", parse=lambda text: int(text) if text else 0

@@ -11,7 +11,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, undecided, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 
 # XLA's names of the floating-point types that a technique can choose.
 _FLOATS = ("f32", "bf16", "f16")
@@ -26,41 +26,37 @@ _COMPUTED = (
 _TOO_LITTLE = 1000  # of the footprint; sums and means are in float32 whatever the network's values are in
 
 
-def float32_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def float32_evidence(seen: Observation) -> Verdict:
     """Looks for the absence of half precision."""
-    del argument, reference
-    computed, params = _computed_bytes(report), {leaf.dtype for leaf in used_arguments(report, Role.PARAMS)}
+    computed, params = _computed_bytes(seen.report), {leaf.dtype for leaf in used_arguments(seen.report, Role.PARAMS)}
     if computed["bf16"] + computed["f16"] == 0 and params == {"float32"}:
         return yes("no value of the network at the peak is in half precision, and parameters are float32")
     return no(f"at the peak the network's values are {_shares(computed)}, parameters {', '.join(sorted(params))}")
 
 
-def bfloat16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def bfloat16_evidence(seen: Observation) -> Verdict:
     """Looks for values of the network in bfloat16."""
-    del argument, reference
-    return _half_precision(report, "bf16")
+    return _half_precision(seen.report, "bf16")
 
 
-def float16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def float16_evidence(seen: Observation) -> Verdict:
     """Looks for values of the network in float16, and for the scale of the loss."""
-    del argument, reference
-    verdict = _half_precision(report, "f16")
-    scales = [leaf.path for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
-    if not scales and report.config.get("phase", "training") == "training":
+    verdict = _half_precision(seen.report, "f16")
+    scales = [leaf.path for leaf in used_arguments(seen.report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
+    if not scales and seen.report.config.get("phase", "training") == "training":
         return no(f"{verdict.evidence}, and the program takes no loss scale")
     if not scales:  # inference has no loss
         return verdict
     return Verdict(took_effect=verdict.took_effect, evidence=f"{verdict.evidence}; the loss scale is an argument")
 
 
-def bfloat16_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def bfloat16_params_evidence(seen: Observation) -> Verdict:
     """Looks for parameters in bfloat16."""
-    del argument, reference
-    params = used_arguments(report, Role.PARAMS)
+    params = used_arguments(seen.report, Role.PARAMS)
     dtypes = {leaf.dtype for leaf in params}
     if dtypes == {"bfloat16"}:
         size = in_words(sum(leaf.size_bytes for leaf in params))
-        return yes(f"the program takes all {report.num_params} parameters in bfloat16, {size}")
+        return yes(f"the program takes all {seen.report.num_params} parameters in bfloat16, {size}")
     return no(f"the program takes parameters in {', '.join(sorted(dtypes))}")
 
 
@@ -102,11 +98,8 @@ FP32 = Technique(
     The baseline does the same. A label such as `fp32+scan+accum4` makes it explicit beside rows in other precisions.
     """,
     summary="everything in float32, as in the baseline",
-    how_to=HowTo(
-        sentence="Compute and hold the parameters in float32, which is JAX's default.",
-    ),
+    instruction="Compute and hold the parameters in float32, which is JAX's default.",
     reference="IEEE 754-2019, binary32",
-    family="precision",
     sets={"compute_dtype": "float32", "param_dtype": "float32", "loss_scaling": False},
     evidence=float32_evidence,
     restates_baseline=True,
@@ -121,12 +114,9 @@ BF16 = Technique(
     logits, loss and the update stay in float32. Activations halve. The cost is a bfloat16 copy of each weight matrix,
     kept from the forward pass to the backward pass.""",
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
-    how_to=HowTo(
-        sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
-        code=_CAST_PASSES,
-    ),
+    instruction="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
+    code=_CAST_PASSES,
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
-    family="precision",
     sets={"compute_dtype": "bfloat16", "param_dtype": "float32", "loss_scaling": False},
     evidence=bfloat16_evidence,
     shrinks=(Category.ACTIVATIONS,),
@@ -142,12 +132,9 @@ BF16_PARAMS = Technique(
     parameters, so the moments halve as well. The cost does not show in memory: a weight cannot change by less than
     1/256 of itself in one step, so late in a training run small updates are lost.""",
     summary="compute in bfloat16, with parameters and, by optax's defaults, optimizer state in bfloat16, too",
-    how_to=HowTo(
-        sentence="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
-        code=_CAST_WEIGHTS,
-    ),
+    instruction="Compute in bfloat16, and hold the parameters and the optimizer state in it, too.",
+    code=_CAST_WEIGHTS,
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
-    family="precision",
     sets={"compute_dtype": "bfloat16", "param_dtype": "bfloat16", "loss_scaling": False},
     evidence=bfloat16_params_evidence,
     shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
@@ -165,12 +152,9 @@ FP16 = Technique(
     in memory at once.
     """,
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
-    how_to=HowTo(
-        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
-        " `flax.training.dynamic_scale.DynamicScale().value_and_grad`.",
-    ),
+    instruction="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself:"
+    " `flax.training.dynamic_scale.DynamicScale().value_and_grad`.",
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
-    family="precision",
     sets={"compute_dtype": "float16", "param_dtype": "float32", "loss_scaling": True},
     evidence=float16_evidence,
     shrinks=(Category.ACTIVATIONS,),
@@ -178,12 +162,7 @@ FP16 = Technique(
     tolerance=5e-3,
 )
 
-TECHNIQUES = (
-    FP32,
-    BF16,
-    BF16_PARAMS,
-    FP16,
-)
+TECHNIQUES = (FP32, BF16, BF16_PARAMS, FP16)
 MEANS = {
     # No line would do: other float32 arrays of the model make its results float32 again, or are refused by
     # convolutions and scans.
@@ -193,10 +172,7 @@ MEANS = {
         " the modules. Cast the results to float32 before the loss is computed from them.",
         technique=BF16.name,
     ),
-    Aim.CAST_WEIGHTS: Means(
-        code=_CAST_WEIGHTS,
-        technique=BF16_PARAMS.name,
-    ),
+    Aim.CAST_WEIGHTS: Means(code=_CAST_WEIGHTS, technique=BF16_PARAMS.name),
     Aim.CAST_WEIGHTS_AND_CACHE: Means(
         words="Cast the parameters to bfloat16 once, before the first call, and make the cache in bfloat16, too: a step"
         " cannot write keys of one dtype into a cache of another. Also cast the step's own float32 arrays, such as"

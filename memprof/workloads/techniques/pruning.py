@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
-from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, undecided, used_arguments, yes
-from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import require
 
 _FRACTION = r"[0-9]*\.?[0-9]+"
 
 
-def masks_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def masks_evidence(seen: Observation) -> Verdict:
     """Looks for a mask for each weight matrix among the arguments."""
-    del argument, reference
-    masks = [leaf for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.dtype == "bool"]
+    masks = [leaf for leaf in used_arguments(seen.report, Role.OTHER_STATE) if leaf.dtype == "bool"]
     shapes = sorted(leaf.shape for leaf in masks)
-    kernels = sorted(leaf.shape for leaf in used_arguments(report, Role.PARAMS) if leaf.path.endswith("['kernel']"))
+    kernels = sorted(
+        leaf.shape for leaf in used_arguments(seen.report, Role.PARAMS) if leaf.path.endswith("['kernel']")
+    )
     if not masks or shapes != kernels:
         return no(f"the program takes {len(masks)} masks for {len(kernels)} weight matrices")
     return yes(f"the program takes a mask for each of {len(kernels)} weight matrices: {in_words(total_bytes(masks))}")
 
 
-def fewer_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def fewer_params_evidence(seen: Observation) -> Verdict:
     """Looks for fewer parameters than in the reference, in arrays of the same names."""
-    del argument
-    if reference is None:
+    if seen.reference is None:
         return undecided(
-            f"the program takes {report.num_params} parameters; the number removed shows only in comparison with a "
-            "row without pruning"
+            f"the program takes {seen.report.num_params} parameters; the number removed shows only in comparison with "
+            "a row without pruning"
         )
-    sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"
-    return yes(sentence) if report.num_params < reference.num_params else no(sentence)
+    sentence = f"the program takes {seen.report.num_params} parameters, the reference {seen.reference.num_params}"
+    return yes(sentence) if seen.report.num_params < seen.reference.num_params else no(sentence)
 
 
 def parse_fraction(text: str) -> float:
@@ -51,12 +50,9 @@ PRUNE = Technique(
     backward pass. Only kernels for sparse matrices would benefit from the zeros, and XLA has none. The technique
     exists to show that.""",
     summary="the smallest weights masked to zero; saves no memory, and the masks cost a byte per weight",
-    how_to=HowTo(
-        sentence="Set the smallest weights to zero with boolean masks that are kept beside the parameters.",
-        code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
-    ),
+    instruction="Set the smallest weights to zero with boolean masks that are kept beside the parameters.",
+    code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
     reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
-    family="pruning",
     sets={"pruned_fraction": ARGUMENT},
     argument=Argument(spelling="prune=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),
     evidence=masks_evidence,
@@ -71,11 +67,8 @@ PRUNE_STRUCTURED = Technique(
     Whole heads and units, those with the smallest weights, are removed, which leaves a smaller dense model: fewer
     parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
     summary="whole attention heads and hidden units removed: a smaller dense model",
-    how_to=HowTo(
-        sentence="Build the model without this fraction of the attention heads and hidden units.",
-    ),
+    instruction="Build the model without this fraction of the attention heads and hidden units.",
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
-    family="pruning",
     sets={"structurally_pruned_fraction": ARGUMENT},
     argument=Argument(spelling="prune-structured=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),
     evidence=fewer_params_evidence,
@@ -83,7 +76,4 @@ PRUNE_STRUCTURED = Technique(
     tolerance=None,
 )
 
-TECHNIQUES = (
-    PRUNE,
-    PRUNE_STRUCTURED,
-)
+TECHNIQUES = (PRUNE, PRUNE_STRUCTURED)

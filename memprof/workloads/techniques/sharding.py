@@ -17,55 +17,39 @@ from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def divided_evidence(
-    report: Report,
-    argument: ArgumentValue | None,
-    reference: Report | None,
-    *,
-    axis: str,
-    roles: tuple[Role, ...],
-    shrinks: Category,
-) -> Verdict:
+def divided_evidence(seen: Observation, *, axis: str, roles: tuple[Role, ...], shrinks: Category) -> Verdict:
     """Looks for the axis in the shardings of the arguments, and for fewer bytes of a category on each device.
 
     Args:
         roles: of the arguments that it should divide, more than half of each by bytes; the first has to be there.
         shrinks: the category of which less should be live than in the reference, if it does not have it already.
     """
-    del argument
-    size = report.target.topology.axes.get(axis, 1)
+    size = seen.report.target.topology.axes.get(axis, 1)
     if size == 1:
         return no(f"no two devices lie along an axis {axis}")
-    found = [(role, *_part_over(report, axis, role)) for role in roles]
+    found = [(role, *_part_over(seen.report, axis, role)) for role in roles]
     said = [f"{in_words(part)} of {in_words(total)} of {role.value}" for role, part, total in found if total]
     sentence = f"{', '.join(said)} sharded over {axis}={size}"
     if not found[0][2]:
         return no(f"the program takes no {roles[0].value} to shard over {axis}={size}")
     if any(2 * part < total for _, part, total in found):
         return no(sentence)
-    if reference is None:
+    if seen.reference is None:
         return yes(sentence)
-    ours, theirs = most_bytes(report, shrinks), most_bytes(reference, shrinks)
+    ours, theirs = most_bytes(seen.report, shrinks), most_bytes(seen.reference, shrinks)
     sentence += f", and at most {in_words(ours)} of {shrinks.value} on a device, in the reference {in_words(theirs)}"
     return yes(sentence) if ours < theirs or theirs == 0 else no(sentence)
 
 
-def zero2_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def zero2_evidence(seen: Observation) -> Verdict:
     """Looks for the axis in the optimizer state, and for sums over it of which each device gets a part only."""
     # An optimizer without state leaves the gradients to divide.
-    state = divided_evidence(
-        report,
-        argument,
-        reference,
-        axis=DP,
-        roles=(Role.BATCH, Role.OPTIMIZER_STATE),
-        shrinks=Category.OPTIMIZER_STATE,
-    )
-    parts, whole = (_sent_over(report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
+    state = divided_evidence(seen, axis=DP, roles=(Role.BATCH, Role.OPTIMIZER_STATE), shrinks=Category.OPTIMIZER_STATE)
+    parts, whole = (_sent_over(seen.report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
     sentence = (
         f"{state.evidence}; of the sums over {DP}, each device gets {in_words(parts)} as its part, and "
         f"{in_words(whole)} whole"
@@ -98,14 +82,12 @@ def check_batch(config: Any, train_config: TrainConfig, axes: Mapping[str, int])
 
 def check_tensors(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many heads and hidden units."""
-    del train_config
     for name, size in config.tensor_sizes.items():
         check_divides(name, size, TP, axes)
 
 
 def check_length(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many tokens of each sequence."""
-    del train_config
     check_divides("seq_len", config.seq_len, SP, axes)
 
 
@@ -144,13 +126,10 @@ DATA = Technique(
     Activations shrink with the number of devices; the state does not. The gradients of the devices are added up, so
     that every device makes the same update.""",
     summary="the batch sharded over the axis dp, all state on every device (data parallelism)",
-    how_to=HowTo(
-        sentence="Shard the batch over the mesh, and put a copy of the state on every device.",
-        code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
-    ),
+    instruction="Shard the batch over the mesh, and put a copy of the state on every device.",
+    code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
     reference="JAX documentation, Distributed data loading: "
     "https://docs.jax.dev/en/latest/distributed_data_loading.html",
-    family="sharding",
     sets={"data_parallel": "batch"},
     axis=DP,
     evidence=partial(divided_evidence, axis=DP, roles=(Role.BATCH,), shrinks=Category.ACTIVATIONS),
@@ -165,12 +144,9 @@ ZERO1 = Technique(
     Parameters and gradients are whole on every device, unless XLA itself finds that a part of the gradients is enough.
     Each device updates the part of the parameters whose moments it has, and the parts are then gathered.""",
     summary="data parallelism with the optimizer state sharded over the axis dp",
-    how_to=HowTo(
-        sentence="Shard the optimizer state over the devices that share the batch, and keep the parameters whole.",
-        code=_each_divided("opt_state", (DP,)),
-    ),
+    instruction="Shard the optimizer state over the devices that share the batch, and keep the parameters whole.",
+    code=_each_divided("opt_state", (DP,)),
     reference=_ZERO,
-    family="sharding",
     sets={"data_parallel": "zero1"},
     axis=DP,
     evidence=zero1_evidence,
@@ -185,12 +161,9 @@ ZERO2 = Technique(
     Each device gets the sum of that part of the gradients whose moments it has (a reduce-scatter in place of an
     all-reduce). Parameters are whole.""",
     summary="data parallelism with optimizer state and gradients sharded over the axis dp",
-    how_to=HowTo(
-        sentence="Shard the gradients like the optimizer state, before the update.",
-        code=_each_divided("gradients", (DP,)),
-    ),
+    instruction="Shard the gradients like the optimizer state, before the update.",
+    code=_each_divided("gradients", (DP,)),
     reference=_ZERO,
-    family="sharding",
     sets={"data_parallel": "zero2"},
     axis=DP,
     evidence=zero2_evidence,
@@ -206,19 +179,13 @@ FULLY_SHARDED = Technique(
     and kept or gathered again for its backward pass; each device gets its part of the summed gradients. Weights that
     XLA gathers once for both passes stay in memory between them; with `remat` they are gathered twice.""",
     summary="parameters, gradients, optimizer state and batch sharded over the axis fsdp (ZeRO-3)",
-    how_to=HowTo(
-        sentence="Shard each parameter over the mesh, the optimizer state in the same way, and the batch.",
-        code=_each_divided("params", (FSDP,)),
-    ),
+    instruction="Shard each parameter over the mesh, the optimizer state in the same way, and the batch.",
+    code=_each_divided("params", (FSDP,)),
     reference="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277",
-    family="sharding",
     sets={"fully_sharded": True},
     axis=FSDP,
     evidence=partial(
-        divided_evidence,
-        axis=FSDP,
-        roles=(Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH),
-        shrinks=Category.PARAMS,
+        divided_evidence, axis=FSDP, roles=(Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH), shrinks=Category.PARAMS
     ),
     check_axes=check_batch,
     shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),
@@ -233,12 +200,9 @@ TENSOR = Technique(
     activations. The residual stream is whole on every device, and is summed twice per layer. A vocabulary whose size
     is not divisible by the axis stays whole.""",
     summary="heads, hidden units and vocabulary sharded over the axis tp (tensor parallelism)",
-    how_to=HowTo(
-        sentence="Shard the columns of the first product of a block, and the rows of the second.",
-        code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
-    ),
+    instruction="Shard the columns of the first product of a block, and the rows of the second.",
+    code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
     reference="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
-    family="sharding",
     sets={"tensor_parallel": True},
     axis=TP,
     evidence=partial(divided_evidence, axis=TP, roles=(Role.PARAMS, Role.OPTIMIZER_STATE), shrinks=Category.PARAMS),
@@ -253,13 +217,10 @@ SEQUENCE = Technique(
     A device has some of the tokens, with their activations and logits. For attention it gathers the keys and values of
     all devices; its queries stay local. All state is on every device.""",
     summary="sequences sharded over the axis sp; keys and values gathered for attention",
-    how_to=HowTo(
-        sentence="Shard the activations by tokens, and keep keys and values whole.",
-        code="x = jax.lax.with_sharding_constraint(x, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
-    ),
+    instruction="Shard the activations by tokens, and keep keys and values whole.",
+    code="x = jax.lax.with_sharding_constraint(x, "
+    'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
     reference="Llama team 2024, The Llama 3 Herd of Models, section 3.3.2, arXiv:2407.21783",
-    family="sharding",
     sets={"sequence_parallel": True},
     axis=SP,
     evidence=partial(divided_evidence, axis=SP, roles=(Role.BATCH,), shrinks=Category.ACTIVATIONS),

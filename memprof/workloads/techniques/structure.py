@@ -18,18 +18,17 @@ from memprof.workloads.evidence import (
 )
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import LAYERS, LOSS_CHUNKS
-from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.technique import Observation, Technique
 
 
-def layer_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def layer_loop_evidence(seen: Observation) -> Verdict:
     """Looks for a loop over stacked parameters in the forward pass, and for one of the same length backwards."""
-    del argument, reference
-    params = used_arguments(report, Role.PARAMS)
+    params = used_arguments(seen.report, Role.PARAMS)
     depths = {leaf.shape[0] for leaf in params if f"['{LAYERS}']" in leaf.path and leaf.shape}
     if len(depths) != 1:
         return no("the program takes no parameters that are stacked over layers")
     (depth,) = depths
-    forward, backward = _loops_through_layers(report, FORWARD), _loops_through_layers(report, BACKWARD)
+    forward, backward = _loops_through_layers(seen.report, FORWARD), _loops_through_layers(seen.report, BACKWARD)
     if depth in forward and depth in backward:
         return yes(f"a loop runs {depth} times over the layers in the forward pass, and one in the backward pass")
     return no(f"parameters of {depth} layers are stacked, but the loops over them run {forward} and {backward} times")
@@ -43,11 +42,10 @@ def _loops_through_layers(report: Report, direction: str) -> list[int | None]:
     ]
 
 
-def donation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def donation_evidence(seen: Observation) -> Verdict:
     """Looks for results in the memory of all donated arguments."""
-    del argument, reference
-    donated = donated_device_bytes(report)
-    aliased = report.compiler.alias_bytes
+    donated = donated_device_bytes(seen.report)
+    aliased = seen.report.compiler.alias_bytes
     if donated == 0:
         return no("no argument of the program is donated")
     sentence = f"the compiler reports {in_words(aliased)} of results in the memory of arguments"
@@ -59,10 +57,9 @@ def donation_evidence(report: Report, argument: ArgumentValue | None, reference:
     )
 
 
-def no_donation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def no_donation_evidence(seen: Observation) -> Verdict:
     """Looks for the absence of results in the memory of arguments."""
-    del argument, reference
-    aliased = report.compiler.alias_bytes
+    aliased = seen.report.compiler.alias_bytes
     sentence = f"the compiler reports {in_words(aliased)} of results in the memory of arguments"
     return yes(sentence) if aliased == 0 else no(sentence)
 
@@ -84,12 +81,9 @@ DONATE = Technique(
     Without donation XLA must keep the old parameters and optimizer state intact while it writes the new ones, so both
     exist when the step ends. A donated state cannot be used after the call.""",
     summary="the new state reuses the buffers of the old one (donate_argnums)",
-    how_to=HowTo(
-        sentence="Donate the training state, so that the new one takes the place of the old one.",
-        code="step = jax.jit(step, donate_argnums=(0,))",
-    ),
+    instruction="Donate the training state, so that the new one takes the place of the old one.",
+    code="step = jax.jit(step, donate_argnums=(0,))",
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
-    family="structure",
     sets={"donate": True},
     evidence=donation_evidence,
     shrinks=(Category.OUTPUTS,),
@@ -102,12 +96,9 @@ NO_DONATE = Technique(
 
     This is the default of `jax.jit`, and many training scripts use it unknowingly.""",
     summary="old and new state beside each other, as in the baseline",
-    how_to=HowTo(
-        sentence="Donate no argument, which is JAX's default.",
-        code="step = jax.jit(step)",
-    ),
+    instruction="Donate no argument, which is JAX's default.",
+    code="step = jax.jit(step)",
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
-    family="structure",
     sets={"donate": False},
     evidence=no_donation_evidence,
     restates_baseline=True,
@@ -124,22 +115,15 @@ SCAN = Technique(
     kept, so activations usually grow. Together with `remat` there is little to stack, and most of the difference
     disappears.""",
     summary="a loop over layers with stacked parameters (nn.scan), instead of a copy of the program per layer",
-    how_to=HowTo(
-        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
-        " `nn.scan` in Flax, or `jax.lax.scan`.",
-    ),
+    instruction="Loop over one block whose parameters are stacked, instead of calling a block for each layer:"
+    " `nn.scan` in Flax, or `jax.lax.scan`.",
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
-    family="structure",
     sets={"scan_layers": True},
     evidence=layer_loop_evidence,
     grows=(Category.ACTIVATIONS, Category.GRADIENTS),
 )
 
-TECHNIQUES = (
-    DONATE,
-    NO_DONATE,
-    SCAN,
-)
+TECHNIQUES = (DONATE, NO_DONATE, SCAN)
 
 
 def donated(intent: Intent) -> Means:

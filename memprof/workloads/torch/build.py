@@ -14,10 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.workloads.models.transformer.config import TransformerConfig
-from memprof.workloads.torch.adam8bit import Adam8bit
-from memprof.workloads.torch.galore import GaLore
 from memprof.workloads.torch.networks import MLP, Transformer
-from memprof.workloads.torch.plan import TorchPlan
+from memprof.workloads.torch.optimizers import Adam8bit, GaLore
+from memprof.workloads.torch.plan import FUSED, NO_FOREACH, SAVE_ON_CPU, SOFTMAX_INPUT, ZERO_GRADS, TorchPlan
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Batch = Mapping[str, Tensor]
@@ -42,8 +41,8 @@ def build(plan: TorchPlan) -> TorchStepSpec:
         batch=minibatches if num_minibatches > 1 else minibatches[0],
         scaler=torch.amp.GradScaler("cuda") if train_config.loss_scaling else None,
         num_minibatches=num_minibatches,
-        zero_grads=plan.zero_grads,
-        softmax_input=plan.softmax_input,
+        zero_grads=ZERO_GRADS in plan.techniques,
+        softmax_input=SOFTMAX_INPUT in plan.techniques,
         offload_optimizer=train_config.offload_optimizer,
         label=plan.workload,
         techniques=plan.techniques,
@@ -63,7 +62,7 @@ class _Loss:
         if train_config.compute_dtype != train_config.param_dtype:
             autocast = torch.autocast("cuda", dtype=_DTYPES[train_config.compute_dtype])
         offload: Any = contextlib.nullcontext()
-        if self._plan.save_on_cpu:
+        if SAVE_ON_CPU in self._plan.techniques:
             offload = torch.autograd.graph.save_on_cpu(pin_memory=True)
         with autocast, offload:
             if isinstance(self._plan.config, TransformerConfig):
@@ -129,7 +128,7 @@ def _optimizer(plan: TorchPlan, model: Any) -> Any:
     }
     decay = {"weight_decay": config.weight_decay} if config.optimizer in ("adamw", "adafactor") else {}
     kernels: dict[str, bool | None] = {"fused": True}
-    if not plan.fused:
+    if FUSED not in plan.techniques:
         # None leaves the choice to PyTorch, which uses foreach on a GPU.
-        kernels = {"foreach": None if plan.foreach else False}
+        kernels = {"foreach": False if NO_FOREACH in plan.techniques else None}
     return optimizers[config.optimizer](model.parameters(), lr=config.learning_rate, **kernels, **decay)

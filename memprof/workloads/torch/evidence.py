@@ -30,7 +30,7 @@ from memprof.workloads.evidence import (
     used_arguments,
     yes,
 )
-from memprof.workloads.technique import ArgumentValue, Evidence
+from memprof.workloads.technique import ArgumentValue, Evidence, Observation
 from memprof.workloads.techniques.precision import bfloat16_params_evidence
 from memprof.workloads.torch.plan import (
     FUSED,
@@ -63,7 +63,7 @@ def verdicts(report: Report, labels: Sequence[str], reference: Report | None) ->
         if look is not None:
             theirs = set() if reference is None else {each for each in reference.techniques if each != "baseline"}
             is_contrast = reference is not None and reference.framework == "torch" and theirs <= {*labels} - {label}
-            verdict = look(report, argument, reference if is_contrast else None)
+            verdict = look(Observation(report, argument, reference if is_contrast else None))
             found.append(replace(verdict, evidence=f"{label}: {verdict.evidence}"))
     return tuple(found)
 
@@ -87,21 +87,19 @@ def _num_calls(report: Report, *beginnings: str) -> int:
     return sum(number for name, number in report.program.library_calls.items() if name.startswith(beginnings))
 
 
-def _float32(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    made, params = _traced(report).forward_bytes, {leaf.dtype for leaf in used_arguments(report, Role.PARAMS)}
+def _float32(seen: Observation) -> Verdict:
+    made, params = _traced(seen.report).forward_bytes, {leaf.dtype for leaf in used_arguments(seen.report, Role.PARAMS)}
     sentence = f"the forward pass makes {_shares(made)}, and parameters are {', '.join(sorted(params))}"
     return yes(sentence) if params == {"float32"} and not any(made.get(each) for each in _HALF) else no(sentence)
 
 
 def _half_precision(dtype: str) -> Evidence:
-    def evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-        del argument, reference
-        made = _traced(report).forward_bytes
+    def evidence(seen: Observation) -> Verdict:
+        made = _traced(seen.report).forward_bytes
         sentence = f"the forward pass makes {_shares(made)}"
         if not made.get(dtype):
             return no(sentence)
-        if dtype == "f16" and not any(leaf.path.startswith("scaler") for leaf in report.arguments):
+        if dtype == "f16" and not any(leaf.path.startswith("scaler") for leaf in seen.report.arguments):
             return no(f"{sentence}, but the step has no loss scale")
         return yes(sentence)
 
@@ -113,56 +111,56 @@ def _shares(made: Mapping[str, int]) -> str:
     return ", ".join(f"{in_words(size)} in {dtype}" for dtype, size in floats.items()) or "no floating-point values"
 
 
-def _accumulation(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del reference
-    number = _traced(report).num_backward_passes
+def _accumulation(seen: Observation) -> Verdict:
+    number = _traced(seen.report).num_backward_passes
     sentence = f"a step has {number} forward and backward passes for its updates"
-    return yes(sentence) if number == argument != 1 else no(f"{sentence}, where {argument} were expected")
+    return yes(sentence) if number == seen.argument != 1 else no(f"{sentence}, where {seen.argument} were expected")
 
 
-def _updates_in_place(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    outputs = report.categories[Category.OUTPUTS]
+def _updates_in_place(seen: Observation) -> Verdict:
+    outputs = seen.report.categories[Category.OUTPUTS]
     sentence = f"the optimizer updates in place: {in_words(outputs)} of new state beside the old one"
     return no(sentence) if outputs else yes(sentence)
 
 
-def _fused_attention(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    fused, plain = _num_calls(report, _ATTENTION), _num_calls(report, _SOFTMAX)
+def _fused_attention(seen: Observation) -> Verdict:
+    fused, plain = _num_calls(seen.report, _ATTENTION), _num_calls(seen.report, _SOFTMAX)
     if not fused:
         return no("the step calls no fused attention")
     sentence = f"{fused} calls of fused attention, and {plain} of softmax, which would make the probabilities"
     return no(sentence) if plain else yes(sentence)
 
 
-def _loss_in_chunks(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+def _loss_in_chunks(seen: Observation) -> Verdict:
     """Looks for the losses of the chunks, each computed again in the backward pass, and for the full logits."""
-    del reference
-    number, passes = _num_calls(report, _CROSS_ENTROPY), max(1, _traced(report).num_backward_passes)
-    assert isinstance(argument, int)
+    number, passes = _num_calls(seen.report, _CROSS_ENTROPY), max(1, _traced(seen.report).num_backward_passes)
+    assert isinstance(seen.argument, int)
     sentence = f"{number} cross-entropies in {passes} passes"
-    if argument == 1 or number != 2 * argument * passes:
-        return no(f"{sentence}, which are not {argument} chunks that are each computed twice")
-    labels = sum(leaf.num_elements for leaf in used_arguments(report, Role.BATCH) if "labels" in leaf.path)
-    words = max((leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "token_emb" in leaf.path), default=0)
+    if seen.argument == 1 or number != 2 * seen.argument * passes:
+        return no(f"{sentence}, which are not {seen.argument} chunks that are each computed twice")
+    labels = sum(leaf.num_elements for leaf in used_arguments(seen.report, Role.BATCH) if "labels" in leaf.path)
+    words = max(
+        (leaf.shape[0] for leaf in used_arguments(seen.report, Role.PARAMS) if "token_emb" in leaf.path), default=0
+    )
     full = labels // passes * words
-    if any(prod(buffer.shape) == full and words == buffer.shape[-1] for buffer in report.buffers if buffer.shape):
+    if any(prod(buffer.shape) == full and words == buffer.shape[-1] for buffer in seen.report.buffers if buffer.shape):
         return no(f"{sentence}, but a value at the peak holds all {full} logits")
-    return yes(f"{sentence}, {argument} chunks that are each computed twice; no value at the peak holds all logits")
+    return yes(
+        f"{sentence}, {seen.argument} chunks that are each computed twice; no value at the peak holds all logits"
+    )
 
 
-def _optimizer(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    held = _state(report)
+def _optimizer(seen: Observation) -> Verdict:
+    held = _state(seen.report)
     expected: Counter[tuple[tuple[int, ...], str]] = Counter()
-    for leaf in used_arguments(report, Role.PARAMS):
-        expected.update(_STATES[str(argument)](leaf))
-    size = in_words(total_bytes(used_arguments(report, Role.OPTIMIZER_STATE)))
+    for leaf in used_arguments(seen.report, Role.PARAMS):
+        expected.update(_STATES[str(seen.argument)](leaf))
+    size = in_words(total_bytes(used_arguments(seen.report, Role.OPTIMIZER_STATE)))
     if held != expected:
-        return no(f"the step holds {size} of optimizer state, which is not what {argument} keeps")
-    if reference is not None and held == _state(reference) and is_same_program(report, reference):
+        return no(f"the step holds {size} of optimizer state, which is not what {seen.argument} keeps")
+    if seen.reference is not None and held == _state(seen.reference) and is_same_program(seen.report, seen.reference):
         return no(f"the step holds {size} of optimizer state, as the reference does, and its operations are the same")
-    return yes(f"the step holds {size} of optimizer state, tensor by tensor what {argument} keeps")
+    return yes(f"the step holds {size} of optimizer state, tensor by tensor what {seen.argument} keeps")
 
 
 def _state(report: Report) -> Counter[tuple[tuple[int, ...], str]]:
@@ -211,63 +209,58 @@ _STATES: dict[str, Callable[[ArgumentLeaf], _State]] = {
 }
 
 
-def _gradients_kept(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    kept, params = _traced(report).kept_gradient_bytes, total_bytes(used_arguments(report, Role.PARAMS))
+def _gradients_kept(seen: Observation) -> Verdict:
+    kept, params = _traced(seen.report).kept_gradient_bytes, total_bytes(used_arguments(seen.report, Role.PARAMS))
     sentence = f"a step begins with {in_words(kept)} of gradients in memory, beside {in_words(params)} of parameters"
     return yes(sentence) if kept >= params else no(sentence)
 
 
-def _one_by_one(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    number = _num_calls(report, "aten._foreach_")
+def _one_by_one(seen: Observation) -> Verdict:
+    number = _num_calls(seen.report, "aten._foreach_")
     sentence = f"a step calls {number} operations on lists of tensors"
     return no(sentence) if number else yes(sentence)
 
 
-def _fused_update(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    number = _num_calls(report, "aten._fused_")
-    temps = most_bytes(report, Category.UPDATE_TEMPS)
+def _fused_update(seen: Observation) -> Verdict:
+    number = _num_calls(seen.report, "aten._fused_")
+    temps = most_bytes(seen.report, Category.UPDATE_TEMPS)
     sentence = f"a step calls {number} fused updates, with {in_words(temps)} of temporaries"
     return yes(sentence) if number else no(sentence)
 
 
-def _saved_on_host(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    moved = _traced(report).moved_to_host_bytes
+def _saved_on_host(seen: Observation) -> Verdict:
+    moved = _traced(seen.report).moved_to_host_bytes
     sentence = f"a step copies {in_words(moved)} to host memory for its backward pass"
     return yes(sentence) if moved else no(sentence)
 
 
-def _softmax_input(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument
-    if reference is None:
+def _softmax_input(seen: Observation) -> Verdict:
+    if seen.reference is None:
         return undecided("only a row without it would tell that softmax keeps its input")
-    before, after = most_bytes(reference, Category.ACTIVATIONS), most_bytes(report, Category.ACTIVATIONS)
+    before, after = most_bytes(seen.reference, Category.ACTIVATIONS), most_bytes(seen.report, Category.ACTIVATIONS)
     sentence = f"at most {in_words(after)} of activations at a time, {in_words(before)} in the reference"
     return yes(sentence) if after > before else no(sentence)
 
 
-def _masks(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    masks = {leaf.path: leaf for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.path.endswith("_mask")}
-    pruned = [leaf for leaf in used_arguments(report, Role.PARAMS) if leaf.path.endswith("_orig")]
+def _masks(seen: Observation) -> Verdict:
+    masks = {leaf.path: leaf for leaf in used_arguments(seen.report, Role.OTHER_STATE) if leaf.path.endswith("_mask")}
+    pruned = [leaf for leaf in used_arguments(seen.report, Role.PARAMS) if leaf.path.endswith("_orig")]
     sentence = f"the step holds {len(masks)} masks for {len(pruned)} weights, {in_words(total_bytes(masks.values()))}"
     expected = {f"{leaf.path.removesuffix('_orig')}_mask": leaf.shape for leaf in pruned}
     return yes(sentence) if pruned and {k: m.shape for k, m in masks.items()} == expected else no(sentence)
 
 
-def _state_on_host(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    del argument, reference
-    state = total_bytes(used_arguments(report, Role.OPTIMIZER_STATE))
-    moved = _traced(report).moved_to_host_bytes
+def _state_on_host(seen: Observation) -> Verdict:
+    state = total_bytes(used_arguments(seen.report, Role.OPTIMIZER_STATE))
+    moved = _traced(seen.report).moved_to_host_bytes
     sentence = (
         f"a step copies {in_words(moved)} to host memory after its update, of {in_words(state)} of optimizer state; it"
-        f" holds {in_words(report.program.host_bytes)} there"
+        f" holds {in_words(seen.report.program.host_bytes)} there"
     )
-    is_away = moved >= state > 0 and report.program.host_bytes >= state
-    return yes(sentence) if is_away and report.timeline.base.get(Category.OPTIMIZER_STATE, 0) == 0 else no(sentence)
+    is_away = moved >= state > 0 and seen.report.program.host_bytes >= state
+    return (
+        yes(sentence) if is_away and seen.report.timeline.base.get(Category.OPTIMIZER_STATE, 0) == 0 else no(sentence)
+    )
 
 
 # Techniques that show in a trace otherwise than in a compiled program; the others have the evidence of `techniques/`.

@@ -68,31 +68,6 @@ class TorchPlan:
     techniques: tuple[str, ...]
     num_devices: int = 1
 
-    @property
-    def zero_grads(self) -> bool:
-        """Whether gradients are zeroed in place."""
-        return ZERO_GRADS in self.techniques
-
-    @property
-    def foreach(self) -> bool:
-        """Whether the optimizer updates all parameters at once."""
-        return NO_FOREACH not in self.techniques
-
-    @property
-    def fused(self) -> bool:
-        """Whether the optimizer is one fused kernel."""
-        return FUSED in self.techniques
-
-    @property
-    def save_on_cpu(self) -> bool:
-        """Whether autograd saves tensors on the host."""
-        return SAVE_ON_CPU in self.techniques
-
-    @property
-    def softmax_input(self) -> bool:
-        """Whether autograd keeps the input of softmax."""
-        return SOFTMAX_INPUT in self.techniques
-
     def pruned_config(self) -> Any:
         """Return the configuration of the model that structural pruning leaves."""
         fraction = self.train_config.structurally_pruned_fraction

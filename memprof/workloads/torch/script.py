@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.capture_file import read_capture, write_capture
 from memprof.sources.jax.processes.process_tree import die_with
+from memprof.sources.jax.processes.task import Message, converted, decoded, encoded, plain, raise_error
 from memprof.sources.jax.targets.resolve import option_of, resolve
 from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.workloads.overrides import split_override
-from memprof.workloads.user.reference import SCRIPT, Reference
+from memprof.workloads.user.reference import Reference
 from memprof.workloads.user.script_source import prepare
 
 _STDERR = 2
@@ -41,8 +41,8 @@ class TorchScript:
     """
 
     reference: Reference
-    overrides: Sequence[str] = ()
-    arguments: Sequence[str] = ()
+    overrides: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 def trace_in_child(script: TorchScript, target: Target) -> Capture:
@@ -53,70 +53,58 @@ def trace_in_child(script: TorchScript, target: Target) -> Capture:
         WorkloadError: the script failed, or exited.
     """
     where = script.reference
-    asked = {
-        "module": where.module,
-        "path": None if where.path is None else str(where.path),
-        "overrides": list(script.overrides),
-        "arguments": list(script.arguments),
-        "target": option_of(target),
-    }
+    asked = json.dumps([plain(script), option_of(target)])
     with tempfile.TemporaryDirectory(prefix="memprof-script-") as folder:
-        command = [sys.executable, "-P", "-m", __name__, folder, json.dumps(asked)]
         this = os.getpid()
+        command = [sys.executable, "-P", "-m", __name__, folder, asked]
         child = subprocess.Popen(command, stdout=_STDERR, preexec_fn=lambda: die_with(this))
         try:
             code = child.wait()
         finally:
             child.kill()
         if (Path(folder) / _ERROR).exists():
-            said = json.loads((Path(folder) / _ERROR).read_text(encoding="utf-8"))
-            if said["is_workload"]:
-                raise WorkloadError(said["sentence"], details=said["details"])
-            raise MemprofError(said["sentence"])
+            raise_error(decoded((Path(folder) / _ERROR).read_bytes(), Message))
         if not (Path(folder) / _CAPTURE).exists():
             raise MemprofError(f"{where} exited with code {code} before its step was traced")
         return replace(read_capture(Path(folder) / _CAPTURE), target=target)
 
 
-def _trace(folder: Path, asked: dict[str, object]) -> None:
+def _trace(folder: Path, script: TorchScript, target: str) -> None:
     """Run the traced script in the child. The process ends itself, because the script stays suspended in it."""
-    path = asked["path"]
-    where = Reference(module=str(asked["module"]), path=None if path is None else Path(str(path)), name=SCRIPT)
-    arguments, overrides = asked["arguments"], asked["overrides"]
-    assert isinstance(arguments, list)
-    assert isinstance(overrides, list)
-    error: tuple[bool, str, str] | None = None
+    where, error = script.reference, None
     try:
-        _write(folder, where, arguments, overrides, resolve(str(asked["target"])))
+        _write(folder, script, resolve(target))
     except WorkloadError as failed:
-        error = True, str(failed), failed.details
+        error = Message(kind="workload_error", text=str(failed), details=failed.details)
     except MemprofError as failed:
-        error = False, str(failed), ""
+        error = Message(kind="error", text=str(failed))
     except SystemExit as ended:
-        error = True, f"{where} has ended itself with {ended.code!r} before its second training step was done", ""
+        sentence = f"{where} has ended itself with {ended.code!r} before its second training step was done"
+        error = Message(kind="workload_error", text=sentence)
     except Exception as failed:
         sentence = f"{where} failed while it was traced: {type(failed).__name__}: {first_line(failed)}"
-        error = True, sentence, user_traceback(failed)
+        error = Message(kind="workload_error", text=sentence, details=user_traceback(failed))
     if error is not None:
-        said = dict(zip(("is_workload", "sentence", "details"), error, strict=True))
-        (folder / _ERROR).write_text(json.dumps(said), encoding="utf-8")
+        (folder / _ERROR).write_bytes(encoded(error))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
 
 
-def _write(folder: Path, where: Reference, arguments: list[str], overrides: list[str], target: Target) -> None:
+def _write(folder: Path, asked: TorchScript, target: Target) -> None:
     try:
         from memprof.sources.torch.trace_script import trace_script
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MemprofError("PyTorch is not installed: pip install 'jax-memprof[torch]'") from error
-    script = prepare(where, arguments, [split_override(each) for each in overrides])
+    where, overrides = asked.reference, [split_override(each) for each in asked.overrides]
+    script = prepare(where, asked.arguments, overrides)
     with script.noted():
         capture = trace_script(script.run, target=target, name=where.label, config=script.config)
     write_capture(capture, folder / _CAPTURE)
 
 
 if __name__ == "__main__":
-    _trace(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    _asked, _target = json.loads(sys.argv[2])
+    _trace(Path(sys.argv[1]), converted(_asked, TorchScript), _target)

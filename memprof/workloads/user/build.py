@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.errors import MemprofError, unknown_name
 from memprof.sources.jax.targets.resolve import DEVICES, AskedTarget
-from memprof.sources.jax.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
 from memprof.workloads.overrides import parse_value
@@ -178,7 +178,7 @@ def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
 
 
 def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh: Mesh | None) -> StepSpec:
-    from memprof.workloads.train_step import STATE_ARGNUM, Trainer, mean_loss
+    from memprof.workloads.train_step import Trainer
     from memprof.workloads.user.train_spec import UserConfig, UserModel
 
     config = apply_techniques(TrainConfig(), applied)
@@ -197,21 +197,9 @@ def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh
     chosen = any("optimizer" in each.technique.sets for each in applied)
     optimizer = registry.optimizer(config.optimizer).create(config) if chosen else spec.optimizer
     trainer = Trainer(model=model, optimizer=optimizer, config=config, mesh=mesh)
-    feed = Feed(
-        argument=lambda number, step: trainer.init_state() if number == STATE_ARGNUM else trainer.sample_batch(step),
-        loss=mean_loss,
-        num_examples=model.num_examples,
-    )
-    state = trainer.abstract_state()
-    return StepSpec(
-        fn=trainer.step,
-        args=(state, trainer.abstract_batch()),
-        roles=trainer.roles(state),
-        donate_argnums=(STATE_ARGNUM,) if config.donate else (),
+    return replace(
+        trainer.spec(num_examples=model.num_examples),
         techniques=tuple(each.label for each in applied),
-        compiler_options=config.compiler_option_values(),
-        memory_kinds=trainer.memory_kinds(),
-        feed=feed,
         check_target=functools.partial(check_target, applied),
     )
 

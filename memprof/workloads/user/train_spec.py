@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memprof.errors import MemprofError
+from memprof.sources.jax.own_attributes import is_equinox_module
 from memprof.sources.jax.tracing.step_checks import check_callable, shown
 from memprof.workloads.losses import Metrics
 from memprof.workloads.train_config import TrainConfig
@@ -78,7 +79,6 @@ class UserModel:
 
         The tree is like that of the parameters, with None for all other leaves.
         """
-        del rng
         dtype = None if self._config.param_dtype == "float32" else self._config.param_dtype
         return _map_trained(self._spec.params, lambda leaf: _concrete(leaf, dtype))
 
@@ -162,20 +162,15 @@ def _is_trained(leaf: Any, *, is_static: bool = False) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
-def _is_module(node: Any) -> bool:
-    """Whether a node is an Equinox module. Its numbers and functions are leaves, but not arrays."""
-    return any(cls.__module__.split(".")[0] == "equinox" and cls.__name__ == "Module" for cls in type(node).__mro__)
-
-
 def _map_leaves(params: Any, change: Callable[[Any, bool], Any]) -> Any:
     """Change each leaf. Args: change: takes a leaf, and whether the leaf is in an Equinox module."""
 
     def change_node(node: Any) -> Any:
-        if not _is_module(node):
+        if not is_equinox_module(node):
             return change(node, False)
         return jax.tree.map(lambda leaf: change(leaf, True), node)
 
-    return jax.tree.map(change_node, params, is_leaf=_is_module)
+    return jax.tree.map(change_node, params, is_leaf=is_equinox_module)
 
 
 def _map_trained(params: Any, change: Callable[[Any], Any]) -> Any:

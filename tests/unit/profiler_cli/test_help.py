@@ -44,6 +44,7 @@ def test_a_second_name_of_an_option_is_said_in_its_sentence() -> None:
 
 def test_choices_are_named_in_the_sentence() -> None:
     assert "or layout." in " ".join(_help("show").replace("\u2502", "").split())
+    assert "format of the model: onnx." in " ".join(_help("export").split())
     assert "all: workloads, techniques, targets or optimizers." in " ".join(_help("list").split())
 
 
@@ -59,6 +60,7 @@ def test_a_command_lists_at_most_14_options_and_its_summary_is_one_line(name: st
     [summary] = [line for line in _MAIN_HELP.splitlines() if line.startswith(f"  {name} ")]
     assert summary.endswith(".")
     assert not summary.endswith("...")
+    assert len(summary) <= 76  # a shell has two columns less than Typer's test runner
 
 
 def test_the_documentation_lists_every_hidden_option() -> None:

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from memprof.errors import MemprofError
+from memprof.reports import formats as formats_package
 from memprof.reports.format import format_named, formats
 
 
 def test_formats_are_found_by_their_files() -> None:
-    assert [(found.name, found.suffix) for found in formats()] == [
-        ("csv", ".csv"),
-        ("html", ".html"),
-        ("json", ".json"),
-        ("markdown", ".md"),
-        ("pdf", ".pdf"),
-        ("perfetto", ".perfetto.json"),
-        ("png", ".png"),
-        ("pprof", ".pb.gz"),
-        ("speedscope", ".speedscope.json"),
-        ("svg", ".svg"),
-        ("terminal", ".txt"),
-    ]
+    files = sorted(path.stem for path in Path(formats_package.__path__[0]).glob("[!_]*.py"))
+    assert [found.name for found in formats()] == files
+    assert {"html": ".html", "markdown": ".md", "terminal": ".txt"}.items() <= {
+        found.name: found.suffix for found in formats()
+    }.items()
     assert all(format_named(found.name) is found for found in formats())
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    allowed = "csv, html, json, markdown, pdf, perfetto, png, pprof, speedscope, svg, terminal"
+    allowed = ", ".join(found.name for found in formats())
     with pytest.raises(MemprofError, match=rf"^There is no format 'docx'\. Use one of: {allowed}\.$"):
         format_named("docx")
 

@@ -18,10 +18,9 @@ from jax.extend import core
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
-from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_calls
+from memprof.sources.jax.checkpointing.evaluation import blocks_of, signature_of, without_calls
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.operations import block_of
-from memprof.sources.jax.checkpointing.signature import signature_of
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
 from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device

@@ -11,18 +11,18 @@ import numpy as np
 import optax
 import pytest
 from jax.extend import core
+from random_arrays import normal
 
 import memprof
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 
-_KEY = jax.random.key(0)
 _CLASSES, _WIDTH = 100, 8
-_HIDDEN = jax.random.normal(_KEY, (2, 21, _WIDTH))
-_HEAD = jax.random.normal(_KEY, (_WIDTH, _CLASSES)) * 0.1
-_LABELS = jax.random.randint(_KEY, (2, 21), 0, _CLASSES)
-_QUERY, _KEYS, _VALUE = (jax.random.normal(jax.random.key(n), (2, 24, 3, 4)) for n in range(3))
+_HIDDEN = normal(0, (2, 21, _WIDTH))
+_HEAD = jnp.asarray(0.1 * np.asarray(normal(1, (_WIDTH, _CLASSES))))
+_LABELS = jnp.asarray(np.random.default_rng(0).integers(0, _CLASSES, (2, 21)), jnp.int32)
+_QUERY, _KEYS, _VALUE = (normal(n, (2, 24, 3, 4)) for n in range(3))
 
 
 def _integer_labels(x: Any, head: Any) -> Any:

@@ -24,14 +24,39 @@ def test_arguments_and_results_do_not_count() -> None:
 
 
 def test_elementwise_operations_are_part_of_the_kernels_that_read_them() -> None:
-    """The result of the first product is written; its sine and cosine are not, as the sum reads both."""
-    assert _peaks(lambda x: jnp.sin(x @ x) + jnp.cos(x @ x), _X) == (2 * _KIB, 2 * _KIB)
+    assert _peaks(lambda x: jnp.sin(jnp.cos(x)) @ x, _X) == (_KIB, _KIB)
     assert _peaks(lambda x: jnp.sum(jnp.sin(x) * jnp.cos(x)), _X) == (0, 0)
 
 
 def test_a_product_reads_an_array_that_replaces_the_one_it_is_made_of() -> None:
     """The sine is written where the first product was; the second product is the result."""
     assert _peaks(lambda x: jnp.sin(x @ x) @ x, _X) == (_KIB, _KIB)
+
+
+def test_an_elementwise_operation_is_part_of_the_product_that_it_alone_reads() -> None:
+    """The first kernel writes the sine, the second the result."""
+    assert _peaks(lambda x: jnp.sin(x @ x) + jnp.cos(x @ x), _X) == (_KIB, _KIB)
+
+
+def test_a_sum_of_products_that_is_read_twice_is_written_and_the_products_are_not() -> None:
+    """The second product adds to the first in place. Its sum is live beside its sine, for the cosine."""
+
+    def function(x: jax.Array) -> jax.Array:
+        total = x @ x + x @ x.T
+        return (jnp.sin(total) @ x) * jnp.cos(total)
+
+    assert _peaks(function, _X) == (2 * _KIB, 2 * _KIB)
+
+
+def test_a_product_does_not_overwrite_its_own_factors() -> None:
+    """The first product is live while the second is computed, with its sine."""
+    assert _peaks(lambda x: jnp.sin((x @ x) @ x) @ x, _X) == (2 * _KIB, 2 * _KIB)
+
+
+def test_a_product_is_written_if_a_larger_array_is_made_from_it() -> None:
+    """The product, 64 bytes, is live beside the sine of the sum."""
+    column = jax.ShapeDtypeStruct((16, 1), jnp.float32)
+    assert _peaks(lambda x, v: jnp.sin(x @ v + x) @ x, _X, column) == (_KIB + 64, _KIB + 64)
 
 
 def test_a_renamed_array_is_the_same_array() -> None:

@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_arrays import normal
 
 import memprof
 from memprof.sources.jax.checkpointing.unrolled import Layers, stacked, updated_by_loops
 
 _LAYERS = 3
-_WEIGHTS = jax.random.normal(jax.random.key(0), (_LAYERS, 4, 4))
-_CACHE = {"k": jax.random.normal(jax.random.key(1), (_LAYERS, 2, 5, 4)), "length": jnp.int32(2)}
-_X = jax.random.normal(jax.random.key(2), (2, 4))
+_WEIGHTS = normal(0, (_LAYERS, 4, 4))
+_CACHE = {"k": normal(1, (_LAYERS, 2, 5, 4)), "length": jnp.int32(2)}
+_X = normal(2, (2, 4))
 
 
 def _decode(weights: Any, cache: Any, x: Any, *, reverse: bool = False) -> Any:

@@ -19,7 +19,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule, ScopedOperations
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
-from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advice import Advice, Proposal
 from memprof.studies.advice.advise import RULES, advise, upper_bounds
 from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
@@ -211,9 +211,12 @@ def _with_loop(arrays: list[LiveBuffer]) -> Report:
     return replace(made, program=replace(made.program, loops=(loop,)))
 
 
-def _copies(number: int, category: Category = Category.PARAM_COPIES) -> Report:
+def _copies(
+    number: int, category: Category = Category.PARAM_COPIES, *, repeated: Category = Category.RECOMPUTED
+) -> Report:
     copies = (buffer(_KB, "bf16", category, op=f"jit(step)/convert.{place}") for place in range(number))
-    return report([_argument(_W), *copies], arguments=(_W,))
+    repeats = buffer((4, 4), "bf16", repeated, op="jit(step)/rematted_computation/tanh")
+    return report([_argument(_W), *copies, repeats], arguments=(_W,))
 
 
 def _optimizer(param: tuple[int, ...], *state: tuple[int, ...], target=H100, phase=Phase.UPDATE) -> Report:  # type: ignore[no-untyped-def]
@@ -474,6 +477,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "one at a time": lambda: _copies(1),
             "gradients of the same shapes": lambda: _copies(4, Category.GRADIENTS),
+            "no checkpoint, whose layers could cast again": lambda: _copies(4, repeated=Category.ACTIVATIONS),
         },
     ),
     "factored_optimizer": (
@@ -683,6 +687,9 @@ def test_a_float32_cache_is_cast_with_the_weights_that_make_its_keys() -> None:
     assert together.saving_bytes - alone.saving_bytes == _CACHE.size_bytes // 2
     assert means_to(alone.proposal.intent).code
     assert not means_to(together.proposal.intent).code
+    computed = _temp((64, 64))
+    (beside,) = (each for each in upper_bounds(_cached(_CACHE, computed)) if each.rule == "wide_weights")
+    assert beside.bound_bytes - together.bound_bytes == int(0.6 * computed.size_bytes)  # made by the weights
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, (_, silent) in CASES.items() for case in silent])
@@ -780,7 +787,9 @@ def test_the_evidence_supports_the_saving(rule: str) -> None:
     ],
 )
 def test_donation_names_the_arguments(leaves: list[ArgumentLeaf], code: str) -> None:
-    assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == f"import jax\nstep = jax.jit(step, {code})"
+    assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == (
+        f"# at the top of the file\nimport jax\n\nstep = jax.jit(step, {code})"
+    )
 
 
 def test_an_array_in_pieces_takes_only_its_own_family_along() -> None:
@@ -893,3 +902,34 @@ def test_of_gathered_layers_the_largest_one_stays_wherever_it_lies() -> None:
 )
 def test_factored_moments_hold_a_row_and_a_column(shape: tuple[int, ...], num_numbers: int) -> None:
     assert _factored_bytes(shape) == 4 * num_numbers
+
+
+def test_the_bound_of_factored_moments_counts_the_temporaries_of_the_update() -> None:
+    made = _optimizer((256, 256), (256, 256))
+    (alone,) = (each for each in upper_bounds(made) if each.rule == "factored_optimizer")
+    temp = buffer((128, 128), "f32", Category.UPDATE_TEMPS, op="jit(step)/adam", phase=Phase.UPDATE)
+    beside = report(
+        [*made.buffers, temp], arguments=made.arguments, target=made.target, num_params=1, fragmentation=512
+    )
+    (bound,) = (each for each in upper_bounds(beside) if each.rule == "factored_optimizer")
+    assert alone.bound_bytes == 256 * 256 * 4  # all of the state
+    assert bound.bound_bytes == 256 * 256 * 4 + 128 * 128 * 4 + 512
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("import jax\n\nstep = jax.jit(step)", "# at the top of the file\nimport jax\n\nstep = jax.jit(step)"),
+        (
+            "from flax import nnx\nimport jax\nf = g\n",
+            "# at the top of the file\nfrom flax import nnx\nimport jax\n\nf = g",
+        ),
+        ("# at the top of train.py\nimport jax\n\nf = g", "# at the top of train.py\nimport jax\n\nf = g"),
+        ("donate_argnums = (0,)", "donate_argnums = (0,)"),
+    ],
+)
+def test_imports_have_a_place_of_their_own(code: str, shown: str) -> None:
+    proposal = Proposal(
+        intent=Intent(aim=Aim.DONATE), what="", evidence="", cost="", without=lambda buffer: None, code=code
+    )
+    assert proposal.code_to_paste == shown

@@ -19,7 +19,7 @@ from report_builder import CPU, H100
 from memprof.analysis.records.capture import ArgumentLeaf, Topology
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.rewrites import FusedAttention, NarrowSums, Unrolled
-from memprof.sources.jax.checkpointing.attentions import fused
+from memprof.sources.jax.checkpointing.attention_search import fused
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice, Proposal
@@ -211,6 +211,17 @@ class TestDividedArguments:
         assert "opt_state = jax.tree.map(divided, opt_state)" in first.code
         assert "batch = jax.tree.map(divided, batch)" in second.code
         assert self._specs(first)[4] == PartitionSpec("data")
+
+    def test_state_that_a_shard_map_returns_whole_stays_whole(self) -> None:
+        advice = _advice("replicated_state", Intent(aim=Aim.DIVIDE_STATE, names=("params",), axes=("data",)))
+        whole = PartitionSpec()
+        manual = jax.shard_map(
+            lambda state: jax.tree.map(jnp.sin, state), mesh=self._MESH, in_specs=whole, out_specs=whole
+        )
+        returned = jax.jit(lambda params, state, x: (manual(state), x))
+        used = jax.jit(lambda params, state, x: jax.tree.map(jnp.cos, manual(state)))
+        assert not list(divided_arguments(self._step(advice, fn=returned)))
+        assert list(divided_arguments(self._step(advice, fn=used)))  # XLA may divide its own results
 
     def test_a_step_without_shardings_or_with_those_of_its_jit_is_not_changed(self) -> None:
         advice = _advice("replicated_state", Intent(aim=Aim.DIVIDE_STATE, names=("params",), axes=("data",)))

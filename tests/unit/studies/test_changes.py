@@ -124,6 +124,16 @@ class TestDonation:
         spec = StepSpec(make(), (_F32, _F32))
         assert donating_code(spec, Intent(aim=Aim.DONATE, positions=positions)) == line
 
+    def test_code_for_a_step_that_a_function_makes_says_where_it_goes(self) -> None:
+        def made(state: Any) -> Any:
+            return state
+
+        place = "test_code_for_a_step_that_a_function_makes_says_where_it_goes"
+        assert donating_code(StepSpec(jax.jit(made), (_F32,)), Intent(aim=Aim.DONATE, positions=(0,))) == (
+            f"import jax\n\n# after {place} has made the step, under the name that it has there\n"
+            "made = jax.jit(made.__wrapped__, donate_argnums=(0,))"
+        )
+
     @pytest.mark.parametrize(
         ("argument", "line"),
         [

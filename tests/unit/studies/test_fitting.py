@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,41 @@ def test_the_second_measurement_follows_the_fixed_part(fixed_bytes: int | None, 
 
     assert find_largest(measure, start=4, step=1, budget_bytes=100, fixed_bytes=fixed_bytes) == 10
     assert tried[:2] == [4, second]
+
+
+@pytest.mark.parametrize(
+    ("footprint", "start", "step", "budget_bytes", "fixed_bytes", "path"),
+    [
+        # The start, twice the start, the end of their line, and the next value, which ends the search.
+        (lambda value: 100 + 10 * value, 4, 1, 1005, None, [4, 8, 90, 91]),
+        (lambda value: 100 + 10 * value, 8, 8, 1005, None, [8, 16, 88, 96]),
+        # The line from the fixed part leads to 64, and after a kink the line from there too far, to 113.
+        (lambda value: 100 + (10 * value if value < 50 else 500 + 40 * (value - 50)), 4, 1, 2000, 100,
+         [4, 64, 113, 85, 86]),
+        # A flat part says nothing of the slope, so the steepest one so far limits the next leap: to 128, not to 1,024.
+        (lambda value: 1000 + (10 * value if value < 30 else 300 + max(0, 5 * (value - 90))), 4, 1, 3000, None,
+         [4, 8, 128, 430, 431]),
+        # Lines mislead where the footprint bends all along: after two that do not halve the bracket, it is halved.
+        (lambda value: value**2, 2, 1, 50_000, None, [2, 4, 64, 739, 121, 162, 450, 200, 215, 332, 221, 223, 224]),
+        (lambda value: 10 * value + (5000 if value >= 777 else 0), 8, 1, 9000, None,
+         [8, 16, 256, 900, 618, 719, 767, 833, 782, 770, 773, 777, 774, 775, 776]),
+        # From above: the smallest value, then lines. One that halves the bracket (1 to 31, then 16 to 31) is no loss.
+        (lambda value: 10 * value**2, 31, 1, 5000, None, [31, 1, 16, 21, 22, 23]),
+        # Footprints in steps: a line that ends at a value which fits is confirmed once, then the bracket is halved.
+        (lambda value: 100 * (value // 16), 16, 1, 2550, None, [16, 32, 408, 416, 412, 414, 415]),
+    ],
+)  # fmt: skip
+def test_each_measurement_follows_from_those_before(
+    footprint: Callable[[int], int], start: int, step: int, budget_bytes: int, fixed_bytes: int | None, path: list[int]
+) -> None:
+    tried: list[int] = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        return footprint(value)
+
+    found = find_largest(measure, start=start, step=step, budget_bytes=budget_bytes, fixed_bytes=fixed_bytes)
+    assert (tried, footprint(found) <= budget_bytes < footprint(found + step)) == (path, True)
 
 
 def test_a_kink_costs_few_measurements() -> None:

@@ -88,6 +88,27 @@ def test_the_number_that_should_fit_to_the_byte_is_measured_next() -> None:
 
 
 @pytest.mark.parametrize(
+    ("start", "budget_bytes", "exponent", "path"),
+    [
+        (1, 130, 1, [1, 64, 512, 256]),  # one measurement: all is divided; two: 100 bytes are not, so 8000 / 30 devices
+        (64, 200, 1, [64, 128]),
+        (512, 1300, 1, [512, 64, 8, 4]),
+        (4096, 4000, 0.6, [4096, 256, 32, 8, 4, 2]),  # the two nearest to the budget tell more than the first two
+    ],
+)
+def test_two_measurements_tell_what_is_divided(start: int, budget_bytes: int, exponent: float, path: list[int]) -> None:
+    """A device holds 100 bytes of its own and its share of 8,000, or more than that."""
+    measured: list[int] = []
+
+    def measure(number: int) -> int:
+        measured.append(number)
+        return 100 + int(8000 / number**exponent)
+
+    find_fewest(measure, numbers=numbers_of_devices(512), start=start, budget_bytes=budget_bytes)
+    assert measured == path
+
+
+@pytest.mark.parametrize(
     ("start", "unit", "least", "smallest"),
     [(8, 1, 1, 1), (8, 1, 2, 2), (8, 1, 3, 4), (12, 1, 4, 6), (12, 1, 1, 3), (12, 3, 1, 3), (8, 8, 1, 8), (7, 1, 1, 7)],
 )

@@ -1,4 +1,4 @@
-"""The prediction of a footprint: which compile corrects an estimate, and which order of the operations counts."""
+"""The prediction of a footprint: which compiles correct an estimate, and which order of the operations counts."""
 
 from __future__ import annotations
 
@@ -21,34 +21,43 @@ def _predicted(checkpoints: Checkpoints, peaks: tuple[int, ...], *compiled: Comp
     return predicted_bytes(checkpoints, peaks, compiled, sizes=_SIZES, everything=_SIZES, num_blocks=4)
 
 
-def test_the_compile_that_keeps_the_most_similar_values_corrects_the_estimate() -> None:
-    nothing, up = _compiled(_kept(), 1000, 300), _compiled(_kept(_UP), 1500, 750)
-    assert _predicted(_kept(_NORM), (400,), nothing, up) == 400 + 700
-    assert _predicted(_kept(_UP, _NORM), (860,), nothing, up) == 860 + 750
+def _mean(*differences: tuple[int, int]) -> float:
+    """Return the mean of differences, each with the bytes that are kept differently."""
+    weights = [apart**-2 for _, apart in differences]
+    return sum(weight * each for weight, (each, _) in zip(weights, differences, strict=True)) / sum(weights)
 
 
-def test_a_step_without_checkpoints_is_the_last_to_correct() -> None:
-    """It keeps all 700 bytes, as the prediction does. But 30% come on top: 210, more than the 200 of the other."""
-    as_it_is, up_and_down = _compiled(None, 2000, 700), _compiled(_kept(_UP, _NORM), 1500, 500)
-    assert _predicted(_kept(_UP, _DOWN), (600,), as_it_is) == 600 + 1300
-    assert _predicted(_kept(_UP, _DOWN, _NORM), (700,), as_it_is, up_and_down) == 700 + 1000
+def test_the_compile_that_keeps_the_same_values_corrects_the_estimate() -> None:
+    down, up = _compiled(_kept(_DOWN), 1000, 300), _compiled(_kept(_UP), 1500, 750)
+    assert _predicted(_kept(_DOWN), (400,), down, up) == 400 + 700
+    assert _predicted(_kept(_UP), (860,), down, up) == 860 + 750
+
+
+def test_compiles_count_by_the_inverse_square_of_the_bytes_that_are_kept_differently() -> None:
+    """The norm, 100, is missing from the first; the second has 200 more. So the first counts four times."""
+    up, everything = _compiled(_kept(_UP), 1500, 750), _compiled(_kept(_UP, _DOWN, _NORM), 1700, 900)
+    assert _predicted(_kept(_UP, _NORM), (860,), up, everything) == 860 + (4 * 750 + 800) / 5
+
+
+def test_a_step_without_checkpoints_and_one_that_keeps_nothing_count_less() -> None:
+    """60% of all 700 bytes, 420, are added to what is kept differently: nothing from the first, 600 from the second."""
+    as_it_is, nothing = _compiled(None, 2000, 700), _compiled(_kept(), 1000, 300)
+    assert _predicted(_kept(_UP, _DOWN, _NORM), (600,), as_it_is) == 600 + 1300
+    assert _predicted(_kept(_UP, _DOWN, _NORM), (600,), as_it_is, nothing) == round(
+        600 + _mean((1300, 420), (700, 1120))
+    )
+    up = _compiled(_kept(_UP), 1500, 750)
+    assert _predicted(_kept(_NORM), (600,), nothing, up) == round(600 + _mean((700, 520), (750, 500)))
 
 
 def test_layers_of_a_mixture_count_by_their_number() -> None:
-    """One of four layers keeps all, so the mixture is nearer to nothing kept."""
+    """Three of four layers keep nothing, so a quarter of all 700 bytes is kept; then three quarters."""
     nothing, everything = _compiled(_kept(), 1000, 300), _compiled(_kept(_UP, _DOWN, _NORM), 2000, 1200)
-    assert _predicted(_kept(num_first=3), (500,), nothing, everything) == 500 + 700
-    assert _predicted(_kept(num_first=1), (500,), nothing, everything) == 500 + 800
+    assert _predicted(_kept(num_first=3), (500,), nothing, everything) == round(500 + _mean((700, 595), (800, 525)))
+    assert _predicted(_kept(num_first=1), (500,), nothing, everything) == round(500 + _mean((700, 945), (800, 175)))
     rest = frozenset({_UP, _DOWN, _NORM})
-    assert _predicted(_kept(num_first=1, rest=rest), (500,), nothing, everything) == 500 + 800
-
-
-def test_between_the_step_without_checkpoints_and_another_the_difference_is_interpolated() -> None:
-    """Of 700 bytes 600 are kept: 100 and 210 from the step without checkpoints, 600 from nothing kept."""
-    as_it_is, nothing = _compiled(None, 2000, 700), _compiled(_kept(), 1000, 300)
-    assert _predicted(_kept(_UP, _DOWN), (600,), as_it_is, nothing) == round(600 + (600 * 1300 + 310 * 700) / 910)
-    # Nearer to nothing kept, its difference alone counts.
-    assert _predicted(_kept(_DOWN), (400,), as_it_is, nothing) == 400 + 700
+    with_rest = _kept(num_first=1, rest=rest)
+    assert _predicted(with_rest, (500,), nothing, everything) == round(500 + _mean((700, 945), (800, 175)))
 
 
 def test_the_order_whose_estimates_agree_with_the_compiles_counts() -> None:

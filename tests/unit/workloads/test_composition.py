@@ -62,7 +62,6 @@ ACCUMULATION = Technique(
     name="accum-loop",
     summary="for this test",
     reference="none",
-    family="test",
     about="For this test.",
     sets={"seed": ARGUMENT},
     argument=Argument(spelling="accum<N>-loop", pattern="[1-9][0-9]*", example="2", parse=int),

@@ -8,7 +8,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 
-from memprof.workloads.torch.adam8bit import Adam8bit  # noqa: E402
+from memprof.workloads.torch.optimizers import Adam8bit  # noqa: E402
 
 
 def _trained(make: Any) -> tuple[float, Any]:

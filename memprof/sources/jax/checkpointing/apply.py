@@ -1,7 +1,8 @@
 """Checkpoints inserted into a step while it is traced. The user's files stay unchanged.
 
 `jax.grad` and similar functions, also in frameworks, pass the differentiated function to `jax.vjp`. There it is traced
-to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated instead.
+to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated instead. Functions that jit a changed
+step raise `MemprofError` if its framework has jitted it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.evaluation import (
     Flat,
+    Policy,
     as_function,
     with_checkpoints,
     without_calls,
     without_jits,
 )
-from memprof.sources.jax.checkpointing.signature import Policy
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array, is_array_like
 
@@ -116,20 +117,12 @@ class Results:
 
 
 def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints | Policy) -> Callable[..., Any]:
-    """Return a step with checkpoints around its differentiated blocks, jitted with the step's own options.
-
-    Raises:
-        MemprofError: a framework has jitted the step.
-    """
+    """Return a step with checkpoints around its differentiated blocks, jitted with the step's own options."""
     return traced_within(step, lambda: checkpointed(checkpoints))
 
 
 def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]) -> Callable[..., Any]:
-    """Return a step that is traced within a context, jitted with the step's own options.
-
-    Raises:
-        MemprofError: a framework has jitted the step.
-    """
+    """Return a step that is traced within a context, jitted with the step's own options."""
 
     def changed(inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
@@ -170,9 +163,6 @@ def reevaluated(
         evaluate: from the step's jaxpr without jits, and its arrays, to its results.
         is_leaf: whether a part of the arguments stands for one array.
         whole: returns that array.
-
-    Raises:
-        MemprofError: a framework has jitted the step.
     """
 
     def change(inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from jax.extend import core
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import bind
-from memprof.sources.jax.checkpointing.parts import with_parts
+from memprof.sources.jax.checkpointing.parts import Part, with_parts
 from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
 
@@ -34,35 +33,23 @@ def chunked(chunks: InChunks) -> Iterator[list[Region]]:
     parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
     found: list[Region] = []
 
-    def find(jaxpr: core.Jaxpr, _: Constants) -> list[_Chunked]:
+    def find(jaxpr: core.Jaxpr, _: Constants) -> list[Part]:
         regions = [each for each in find_regions(jaxpr) if parts[each.kind] > 1]
         found.extend(regions)
-        return [_Chunked(region=each, num_parts=parts[each.kind]) for each in regions]
+        return [
+            Part(
+                own=each.own,
+                reads=[var for var, _ in each.inputs],
+                evaluate=partial(_in_parts, region=each, num_parts=parts[each.kind]),
+            )
+            for each in regions
+        ]
 
     with with_parts(find):
         yield found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunked:
-    """A region computed in chunks."""
-
-    region: Region
-    num_parts: int
-
-    @property
-    def own(self) -> frozenset[int]:
-        return self.region.own
-
-    @property
-    def reads(self) -> list[Any]:
-        return [var for var, _ in self.region.inputs]
-
-    def evaluate(self, jaxpr: core.Jaxpr, known: dict[Any, Any]) -> None:
-        _in_parts(jaxpr, self.region, self.num_parts, known)
-
-
-def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any, Any]) -> None:
+def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_parts: int) -> None:
     """Evaluate a region in chunks of equally many rows, and the remaining rows at the end."""
     num_rows = -(-region.num_rows // num_parts)
     num_whole = region.num_rows // num_rows

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
 
-from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.analysis.records.checkpoints import Checkpoints, Signature
 from memprof.sources.jax.checkpointing.blocks import Repeated, find_repeated, is_loop
-from memprof.sources.jax.checkpointing.signature import Policy, policy_of
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
+Policy = Callable[..., bool]
 _CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
           "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
@@ -24,7 +24,7 @@ def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
     A call with shardings for its arguments or results stays.
     """
-    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
+    return jax.make_jaxpr(lambda *args: evaluated(closed, args, _inlined))(*closed.in_avals)
 
 
 def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -33,12 +33,12 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
         return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
 
-    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, rule))(*closed.in_avals)
+    return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
 
 
 def as_function(closed: core.ClosedJaxpr) -> Flat:
     """Return a jaxpr as a function from arrays to a list of arrays."""
-    return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _no_rewrite)
+    return lambda *args: evaluated(closed, args, _no_rewrite)
 
 
 def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
@@ -93,6 +93,27 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
     return evaluate
 
 
+def signature_of(primitive: Any, avals: Collection[Any], params: Mapping[str, Any]) -> Signature:
+    """Return the signature that distinguishes an operation of a block for a checkpoint policy.
+
+    JAX asks a policy for each operation of a checkpointed function whether its results are saved for the backward pass.
+    It passes the primitive, the inputs' shapes and dtypes, and the parameters. Operations that agree in these are saved
+    together.
+    """
+    inputs = tuple((tuple(aval.shape), str(aval.dtype)) for aval in avals if hasattr(aval, "dtype"))
+    return Signature(primitive.name, inputs, str(params.get("dimension_numbers")))
+
+
+def policy_of(kept: Collection[Signature]) -> Policy:
+    """Return the policy for `jax.checkpoint` that saves the results of some operations."""
+    signatures = frozenset(kept)
+
+    def policy(primitive: Any, *avals: Any, **params: Any) -> bool:
+        return signature_of(primitive, avals, params) in signatures
+
+    return policy
+
+
 def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy, known: dict[Any, Any]) -> int:
     """Evaluate one repetition under a checkpoint. Return the number of the equation after it."""
     run, inputs, outputs = _block(jaxpr, start, repeated.length)
@@ -108,7 +129,7 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     if num_first is None or num_first >= length:
         bind(equation, known, _checkpointed_loop(equation, policy))
         return
-    num_consts, num_carried = consts_and_carried(equation)
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
     values = [value_of(atom, known) for atom in equation.invars]
     consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
     is_reversed = params["reverse"]
@@ -129,17 +150,6 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
         parts.reverse()
     stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
-
-
-def consts_and_carried(equation: Any) -> tuple[int, int]:
-    """Return the number of constant and of carried inputs of a scan. Its scanned inputs have one axis more outside."""
-    body = equation.params["jaxpr"].jaxpr
-
-    def num_stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-        return sum(each.aval.ndim != own.aval.ndim for each, own in zip(outer, inner, strict=True))
-
-    num_carried = len(equation.outvars) - num_stacked(equation.outvars, body.outvars)
-    return len(equation.invars) - num_stacked(equation.invars, body.invars) - num_carried, num_carried
 
 
 def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
@@ -181,12 +191,14 @@ def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> lis
     if name is None or not jit_adapter.has_no_shardings(equation.params):
         return None
     inner = equation.params[name]
-    jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, core.ClosedJaxpr) else (inner, ())
-    return _evaluated(jaxpr, consts, values, rule or _inlined)
+    closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
+    return evaluated(closed, values, rule or _inlined)
 
 
-def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: _Rule) -> list[Any]:
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+def evaluated(closed: core.ClosedJaxpr, args: Sequence[Any], rule: _Rule) -> list[Any]:
+    """Evaluate a jaxpr, each equation by a rule; if the rule returns None, as it is."""
+    jaxpr = closed.jaxpr
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     known.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
         values = [value_of(atom, known) for atom in equation.invars]

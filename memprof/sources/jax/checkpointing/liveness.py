@@ -3,7 +3,8 @@
 The step's operations are laid out in an order. A value is live from the operation that makes it to the last one that
 reads it. XLA writes only some values to memory: elementwise operations become part of the kernels that read them. So a
 value takes memory if an operation that cannot be fused makes it or reads it, or if it enters the recomputation of a
-`jax.checkpoint`, which a barrier separates from the first computation.
+`jax.checkpoint`, which a barrier separates from the first computation. A matrix product or convolution whose result one
+elementwise operation reads is one kernel with it: only the result of both is written.
 
 The estimate leaves out the arguments and results of the step, padding, copies, and scratch memory. A plan adds their
 size from a compile, because they hardly depend on the checkpoints.
@@ -11,7 +12,8 @@ size from a compile, because they hardly depend on the checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -29,6 +31,7 @@ _RENAMING = frozenset(
     .split()
 )  # fmt: skip
 _BARRIER = "barrier"
+_PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
 # An operation of these reads and writes memory. A reduction writes memory, but fuses the operations that it reads.
 _KERNELS = (
     _LOOPS
@@ -53,16 +56,23 @@ class _Operation:
 
     Attributes:
         inner_bytes: bytes of values inside it: the body of a loop.
+        factors: the inputs of the product that is in the same kernel as this elementwise operation; empty if there is
+            none.
     """
 
     name: str
     read: list[int]
     made: list[int]
     inner_bytes: int = 0
+    factors: frozenset[int] = frozenset()
+
+    @property
+    def is_product(self) -> bool:
+        return self.name in _PRODUCTS or bool(self.factors)
 
     @property
     def is_kernel(self) -> bool:
-        return self.name in _KERNELS
+        return self.name in _KERNELS or self.is_product
 
     @property
     def is_elementwise(self) -> bool:
@@ -92,6 +102,7 @@ class _Program:
         self._results = [known[atom] for atom in jaxpr.outvars if isinstance(atom, core.Var)]
         self._around.update(self._storage[value] for value in self._results)
         self._remove_unread()
+        self._merge_products()
 
     def _value(self, var: Any) -> int:
         number = len(self._sizes)
@@ -151,6 +162,35 @@ class _Program:
                 left.append(operation)
         self.operations = left[::-1]
 
+    def _merge_products(self) -> None:
+        """Merge each product into the elementwise operation that alone reads it; XLA computes both in one kernel."""
+        storage = self._storage
+        readers: dict[int, dict[int, _Operation]] = defaultdict(dict)
+        for operation in self.operations:
+            for value in operation.read:
+                readers[storage[value]][id(operation)] = operation
+        left: list[_Operation] = []
+        for operation in self.operations:
+            reader = self._epilogue(operation, readers) if operation.is_product else None
+            if reader is None:
+                left.append(operation)
+                continue
+            product = storage[operation.made[0]]
+            reader.factors = operation.factors or frozenset(storage[value] for value in operation.read)
+            reader.read = [*operation.read, *(value for value in reader.read if storage[value] != product)]
+            for value in operation.read:
+                readers[storage[value]].pop(id(operation), None)
+                readers[storage[value]][id(reader)] = reader
+        self.operations = left
+
+    def _epilogue(self, product: _Operation, readers: Mapping[int, Mapping[int, _Operation]]) -> _Operation | None:
+        """Return the elementwise operation that alone reads a product, if its result is not larger; otherwise None."""
+        value = self._storage[product.made[0]]
+        if value in self._around or len(readers[value]) != 1:
+            return None
+        (reader,) = readers[value].values()
+        return reader if reader.is_elementwise and self._sizes[reader.made[0]] <= self._sizes[value] else None
+
     def in_depth_first_order(self) -> list[_Operation]:
         """Return the operations in post-order from the results: an operation follows the last of its inputs."""
         maker = {value: operation for operation in self.operations for value in operation.made}
@@ -208,7 +248,8 @@ class _Program:
 
     def _is_overwritten(self, value: int, reader: _Operation) -> bool:
         """Whether the last reader of a value may write its result in the value's place."""
-        return reader.is_elementwise and any(
+        may_overwrite = reader.is_elementwise or (bool(reader.factors) and value not in reader.factors)
+        return may_overwrite and any(
             self._sizes[made] == self._sizes[value] for made in reader.made if self._storage[made] not in self._around
         )
 

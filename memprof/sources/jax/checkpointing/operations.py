@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,9 +12,8 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Speeds
 from memprof.analysis.records.checkpoints import Block, Operation
-from memprof.sources.jax.checkpointing.evaluation import as_function, without_calls
-from memprof.sources.jax.checkpointing.signature import signature_of
-from memprof.sources.jax.tracing.flops import count_flops
+from memprof.sources.jax.checkpointing.evaluation import as_function, signature_of, without_calls
+from memprof.sources.jax.tracing.flops import flops_of
 
 _KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 _TENSOR_CORES = {"f32": "tf32"}
@@ -62,7 +61,7 @@ def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None, *, num
 def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: Speeds | None) -> Operation:
     avals = [atom.aval for atom in equation.invars]
     size_bytes = sum(prod(var.aval.shape) * var.aval.dtype.itemsize for var in equation.outvars)
-    flops = count_flops(_Alone([equation])).total()
+    flops = flops_of(equation).total()
     return Operation(
         signature=signature_of(equation.primitive, avals, equation.params),
         inputs=inputs,
@@ -70,13 +69,6 @@ def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: 
         seconds=flops / _peak(avals, speeds) if flops else _FUSED * size_bytes / _bandwidth(speeds),
         is_needed=is_needed,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """A stand-in for a jaxpr with one equation."""
-
-    eqns: list[Any]
 
 
 def _peak(avals: list[Any], speeds: Speeds | None) -> float:

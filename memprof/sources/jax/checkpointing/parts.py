@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.apply import differentiated_as
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.evaluation import Flat, bind, consts_and_carried, value_of, without_jits
+from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
+from memprof.sources.jax.tracing.jit_adapter import scan_layout
 
 _CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 
 
-class Part(Protocol):
-    """Equations of a function, and another way to compute them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Equations of a function, and another way to compute them.
 
-    @property
-    def own(self) -> frozenset[int]:
-        """The numbers of the equations that it replaces."""
+    Attributes:
+        own: the numbers of the equations that it replaces.
+        reads: the variables from outside that it reads.
+        evaluate: stores its results among the known values, which hold what it reads.
+    """
 
-    @property
-    def reads(self) -> Sequence[Any]:
-        """The variables from outside that it reads."""
-
-    def evaluate(self, jaxpr: core.Jaxpr, known: dict[Any, Any]) -> None:
-        """Store its results in `known`, which holds what it reads."""
+    own: frozenset[int]
+    reads: Sequence[Any]
+    evaluate: Callable[[core.Jaxpr, dict[Any, Any]], None]
 
 
 # The parts of a function without jits. No two share an equation.
@@ -81,7 +83,7 @@ def _evaluate(equation: Any, known: dict[Any, Any], find: Find, constants: Const
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         body = params["jaxpr"]
-        num_consts, _ = consts_and_carried(equation)
+        num_consts, _ = scan_layout(equation)
         changed = jax.make_jaxpr(_function(body, find, constants, equation.invars[:num_consts]))(*body.in_avals)
         bind(equation, known, {**params, "jaxpr": changed})
     elif name in _CHECKPOINTS:

@@ -10,10 +10,9 @@ If a reshape merges the axis with later axes, each row takes several entries of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 _ELEMENTWISE = frozenset(
@@ -61,8 +60,10 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     name = equation.primitive.name
     if name in _ELEMENTWISE:
         return _elementwise(equation, axes)
-    rule = _RULES.get(name)
-    return None if rule is None else rule(equation, axes, num_rows)
+    if len(axes) == 1 and axes[0] is not None and (of_one := _OF_ONE_INPUT.get(name)) is not None:
+        return of_one(equation, axes[0], num_rows)
+    rule = _OF_SEVERAL_INPUTS.get(name)
+    return None if rule is None else rule(equation, axes)
 
 
 def rows_behind(equation: Any, axis: int) -> Rows | None:
@@ -89,29 +90,26 @@ def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=tuple(inputs), result=axis)
 
 
-def _broadcast(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    axis = axes[0]
-    assert axis is not None
+def _broadcast(equation: Any, axis: int, num_rows: int) -> Rows | None:
     result = int(equation.params["broadcast_dimensions"][axis])
     return Rows(inputs=(axis,), result=result, sizes=("shape", result))
 
 
-def _reduction(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    axis, reduced = axes[0], tuple(map(int, equation.params["axes"]))
-    assert axis is not None
+def _reduction(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    reduced = tuple(map(int, equation.params["axes"]))
     if axis in reduced:
         return None
     return Rows(inputs=(axis,), result=axis - sum(each < axis for each in reduced))
 
 
-def _sum(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    return _reduction(equation, axes, num_rows) or Rows(inputs=(axes[0],), result=None)
+def _sum(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    return _reduction(equation, axis, num_rows) or Rows(inputs=(axis,), result=None)
 
 
-def _along(name: str) -> Callable[[Any, Sequence[Axis], int], Rows | None]:
+def _along(name: str) -> Callable[[Any, Sequence[Axis]], Rows | None]:
     """Return the rule of an operation along one axis of all its inputs; this parameter holds the axis."""
 
-    def rule(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    def rule(equation: Any, axes: Sequence[Axis]) -> Rows | None:
         found = {axis for axis in axes if axis is not None}
         if len(found) != 1 or equation.params[name] in found:
             return None
@@ -121,26 +119,23 @@ def _along(name: str) -> Callable[[Any, Sequence[Axis], int], Rows | None]:
     return rule
 
 
-def _transpose(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    return Rows(inputs=tuple(axes), result=list(equation.params["permutation"]).index(axes[0]))
+def _transpose(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    return Rows(inputs=(axis,), result=list(equation.params["permutation"]).index(axis))
 
 
-def _reshape(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    axis, shape, sizes = axes[0], equation.invars[0].aval.shape, equation.params["new_sizes"]
-    assert axis is not None
+def _reshape(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    shape, sizes = equation.invars[0].aval.shape, equation.params["new_sizes"]
     for place, size in enumerate(sizes):
         if size % num_rows == 0 and prod(sizes[:place]) == prod(shape[:axis]):
-            return Rows(inputs=tuple(axes), result=place, sizes=("new_sizes", place))
+            return Rows(inputs=(axis,), result=place, sizes=("new_sizes", place))
     return None
 
 
-def _squeeze(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    axis = axes[0]
-    assert axis is not None
-    return Rows(inputs=tuple(axes), result=axis - sum(int(each) < axis for each in equation.params["dimensions"]))
+def _squeeze(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    return Rows(inputs=(axis,), result=axis - sum(int(each) < axis for each in equation.params["dimensions"]))
 
 
-def _dot(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+def _dot(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     contracted, batch = equation.params["dimension_numbers"]
     lhs, rhs = axes
     if lhs is not None and lhs in batch[0]:
@@ -161,7 +156,7 @@ def _dot(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     return Rows(inputs=(axis, None) if side == 0 else (None, axis), result=result)
 
 
-def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     numbers, sizes, (axis, _) = equation.params["dimension_numbers"], equation.params["slice_sizes"], axes
     in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
     if axis is None:
@@ -180,29 +175,27 @@ def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     return Rows(inputs=(axis, None), result=numbers.offset_dims[kept.index(axis)], sizes=("slice_sizes", axis))
 
 
-def _slice(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    axis, params = axes[0], equation.params
-    assert axis is not None
-    strides = params["strides"]
+def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    params, strides = equation.params, equation.params["strides"]
     is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == equation.invars[0].aval.shape[axis]
     if not is_whole or (strides is not None and strides[axis] != 1):
         return None
     return Rows(inputs=(axis,), result=axis, sizes=("limit_indices", axis))
 
 
-_RULES: Mapping[str, Callable[[Any, Sequence[Axis], int], Rows | None]] = MappingProxyType(
-    {
-        **dict.fromkeys(_REDUCTIONS, _reduction),
-        **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
-        "broadcast_in_dim": _broadcast,
-        "concatenate": _along("dimension"),
-        "dot_general": _dot,
-        "gather": _gather,
-        "reduce_sum": _sum,
-        "reshape": _reshape,
-        "slice": _slice,
-        "sort": _along("dimension"),
-        "squeeze": _squeeze,
-        "transpose": _transpose,
-    }
-)
+_OF_ONE_INPUT: dict[str, Callable[[Any, int, int], Rows | None]] = {
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    "broadcast_in_dim": _broadcast,
+    "reduce_sum": _sum,
+    "reshape": _reshape,
+    "slice": _slice,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+}
+_OF_SEVERAL_INPUTS: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
+    **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
+    "concatenate": _along("dimension"),
+    "dot_general": _dot,
+    "gather": _gather,
+    "sort": _along("dimension"),
+}

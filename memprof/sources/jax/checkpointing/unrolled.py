@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.apply import reevaluated
-from memprof.sources.jax.checkpointing.evaluation import as_function, bind, consts_and_carried, value_of, without_jits
+from memprof.sources.jax.checkpointing.evaluation import as_function, bind, value_of, without_jits
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array
 
@@ -76,7 +76,7 @@ def updated_by_loops(closed: core.ClosedJaxpr) -> dict[int, int]:
     readers = [atom for each in closed.jaxpr.eqns for atom in each.invars if isinstance(atom, core.Var)]
     found: dict[int, int] = {}
     for equation in loops:
-        num_consts, num_carried = consts_and_carried(equation)
+        num_consts, num_carried = jit_adapter.scan_layout(equation)
         made = [var.aval for var in equation.outvars[num_carried:] if var in results]
         for var in equation.invars[num_consts + num_carried :]:
             kinds = [(aval.shape, aval.dtype) for aval in made]
@@ -121,7 +121,7 @@ def _one_after_another(
     equation: Any, known: dict[Any, Any], in_parts: dict[Any, Sequence[Any]]
 ) -> tuple[list[Any], list[list[Any]]]:
     """Evaluate a scan without a loop. Return what it carries, and for each stacked result its value in each turn."""
-    num_consts, num_carried = consts_and_carried(equation)
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
     params, body = equation.params, as_function(equation.params["jaxpr"])
     values = [value_of(atom, known) for atom in equation.invars]
     consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]

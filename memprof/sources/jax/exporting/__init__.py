@@ -1,1 +1,1 @@
-"""Export of a step to ONNX: `export.py` writes the file, `lowering.py` its graph; `onnx_graph.py` wraps onnx."""
+"""Export of a step to ONNX: `export.py` writes the file, `lowering.py` and `rules.py` its graph."""

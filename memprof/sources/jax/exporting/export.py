@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from memprof.amounts import format_bytes
 from memprof.analysis.records.capture import ArgumentLeaf
@@ -23,9 +22,11 @@ from memprof.analysis.records.categories import Role
 from memprof.analysis.records.exported import Agreement, ExportedModel
 from memprof.errors import MemprofError
 from memprof.sources.jax.compile import LoweredStep
-from memprof.sources.jax.exporting.lowering import Lowering, Value
+from memprof.sources.jax.exporting.lowering import Lowering
 from memprof.sources.jax.exporting.onnx_graph import Graph
+from memprof.sources.jax.exporting.rules import Place, Value
 from memprof.sources.jax.processes.launch import free_memory_bytes
+from memprof.sources.jax.tracing.jit_adapter import all_equations
 from memprof.sources.jax.tracing.step import StepSpec
 
 # The largest difference from JAX's result that counts as equal, as a share of its largest value, by the dtype of the
@@ -56,12 +57,11 @@ def write_model(spec: StepSpec, step: LoweredStep, path: Path) -> ExportedModel:
         else Value(graph.input(model_name(leaf.path), leaf.shape, leaf.dtype), leaf.shape)
         for number, leaf in enumerate(leaves)
     ]
-    lowering = Lowering(graph)
-    results = lowering.jaxpr(step.traced.jaxpr, arguments)
+    results, place = Lowering(graph).jaxpr(step.traced.jaxpr, arguments), Place(graph=graph)
     outputs = jax.tree_util.tree_leaves_with_path(jax.eval_shape(spec.fn, *spec.args, **spec.kwargs))
     for result, (where, output) in zip(results, outputs, strict=True):
         name = f"result.{model_name(jax.tree_util.keystr(where))}".removesuffix(".")
-        graph.output(name, lowering.whole(result, output.shape), output.shape, output.dtype)
+        graph.output(name, place.whole(result, output.shape), output.shape, output.dtype)
     graph.write(path, name=step.capture.workload, metadata={"memprof.label": step.capture.label})
     return ExportedModel(
         num_nodes=graph.num_nodes,
@@ -91,7 +91,8 @@ def compare_with_jax(spec: StepSpec, step: LoweredStep, path: Path) -> Agreement
     wanted = [np.asarray(each) for each in jax.tree.leaves(jax.jit(spec.fn)(*given, **spec.kwargs))]
     del given  # the weights are in the model, too
     engine, found = _run(path, feeds)
-    dtypes = _dtypes_of_products(step.traced.jaxpr.jaxpr) | {"float32"}
+    products = (each for each in all_equations(step.traced.jaxpr.jaxpr) if each.primitive.name == "dot_general")
+    dtypes = {"float32", *(str(var.aval.dtype) for each in products for var in each.invars)}
     return Agreement(
         engine=engine,
         difference=max(_difference(*pair) for pair in zip(found, wanted, strict=True)),
@@ -155,14 +156,3 @@ def _difference(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> fl
         largest = max(largest, float(np.max(np.abs(other))))
         apart = max(apart, float(np.max(np.abs(one - other))))
     return apart / max(largest, 1e-30)
-
-
-def _dtypes_of_products(jaxpr: Any) -> set[str]:
-    """Return the dtypes of the matrix products in a jaxpr and in the jaxprs inside it."""
-    found: set[str] = set()
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            found.update(str(var.aval.dtype) for var in equation.invars)
-        for inner in core.jaxprs_in_params(equation.params):
-            found |= _dtypes_of_products(inner)
-    return found

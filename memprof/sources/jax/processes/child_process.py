@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from memprof.errors import InternalError, MemprofError, WorkloadError
+from memprof.errors import MemprofError, WorkloadError
 from memprof.sources.jax.processes import process_tree
 from memprof.sources.jax.processes.forked_process import SERVER, ForkedProcess
 from memprof.sources.jax.processes.task import (
@@ -26,6 +26,7 @@ from memprof.sources.jax.processes.task import (
     decoded,
     encoded_task,
     no_process,
+    raise_error,
 )
 from memprof.sources.jax.user_traceback import shortened
 from memprof.sources.jax.xla.compiler_log import LOG_FILE
@@ -36,11 +37,7 @@ Progress = Callable[[str], None]
 _PATIENCE_SECONDS = 15.0  # longer than the supervisor needs to end the worker's processes
 _LAST_LINES, _LOG_BYTES = 20, 1 << 16
 _IMPORTING = "importing"
-_RUNNING = (
-    "making the arguments",
-    "running",
-    "reading the trace",
-)  # prefixes of the stages of a run (`run.measure`)
+_RUNNING = ("making the arguments", "running", "reading the trace")  # prefixes of the stages of a run (`run.measure`)
 
 
 class _Endable(Protocol):
@@ -156,7 +153,7 @@ class ChildProcess:
             )
         if result is None:
             raise self._crash()
-        _raise(result)
+        raise_error(result)
 
     def _send_task(self) -> None:
         line = encoded_task(self._task)
@@ -244,13 +241,6 @@ class ChildProcess:
             self._process.close()
         if not is_clean:
             process_tree.end_all_of(self._work_folder)
-
-
-def _raise(result: Message) -> None:
-    if result.kind == "workload_error":
-        raise WorkloadError(result.text, details=result.details)
-    if result.kind == "error":
-        raise (InternalError if result.error_type == "InternalError" else MemprofError)(result.text)
 
 
 def _forked(work_folder: Path, imports: tuple[str, ...]) -> ForkedProcess | None:

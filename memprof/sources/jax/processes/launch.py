@@ -1,4 +1,8 @@
-"""Compile and run steps in child processes, and return captures or errors. This process needs no JAX."""
+"""Compile and run steps in child processes, and return captures or errors. This process needs no JAX.
+
+The functions raise `MemprofError` if a child finds a user's mistake, and `WorkloadError` if a step fails or crashes its
+child; its `details` are the child's last lines.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +69,6 @@ def compile_in_child(task: Task, *, progress: Progress) -> FreshCapture:
 
     Args:
         progress: called with the name of each stage when it begins.
-
-    Raises:
-        MemprofError: the child found a user's mistake.
-        WorkloadError: the step failed, or its compile or run crashed the child; `details` has the child's last lines.
     """
     with _planner_of([task]) as planner:
         return planner.start(task, progress)()
@@ -125,9 +125,6 @@ def trace_in_child(
 
     Returns:
         The capture and the result of `write_session`, or None instead of the result if the step ran out of memory.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_in_child`; or what `write_session` raises.
     """
     with _done(replace(task, traces=True), progress) as folder:
         fresh = with_plan(Handover.read(folder).planned())  # a step that runs is compiled, not read from the cache
@@ -144,19 +141,12 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
     Yields:
         The step's capture without a program, a record of the export, and the files: the model and large weights. The
         files are removed when the block exits.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_in_child`; or onnx is not installed.
     """
     if importlib.util.find_spec("onnx") is None:
         raise MemprofError("ONNX is not installed: pip install 'jax-memprof[onnx]'")
     with _done(task, progress) as folder:
         exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
-        yield (
-            Handover.read(folder).step,
-            exported,
-            tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
-        )
+        yield (Handover.read(folder).step, exported, tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))))
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
@@ -164,9 +154,6 @@ def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int |
 
     Returns:
         The recomputed FLOPs of each step, or the sentence that says why it cannot be built or traced.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_in_child`.
     """
     with _done(task, progress) as folder:
         counts: list[int | str] = json.loads((folder / RECOMPUTED_FILE).read_text(encoding="utf-8"))
@@ -198,15 +185,9 @@ def default_num_jobs() -> int:
 def plan_in_child(
     program: PortableProgram, task: PlanTask, *, progress: Progress, children: Children | None = None
 ) -> Plan:
-    """Compile an already lowered program in a separate process.
-
-    Raises:
-        MemprofError, WorkloadError: see `compile_in_child`.
-    """
-    with work_folder() as folder:
-        program.write(folder)
-        with _finished(folder, task, progress, children):
-            return Plan.read(folder / PLAN_FILE)
+    """Compile an already lowered program in a separate process."""
+    with _done(task, progress, children, program) as folder:
+        return Plan.decoded((folder / PLAN_FILE).read_bytes())
 
 
 def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
@@ -272,17 +253,20 @@ def _planner_of(tasks: Sequence[Task]) -> Iterator[_Planner]:
 
 
 @contextmanager
-def _done(task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
-    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child."""
-    with work_folder() as folder, _finished(folder, task, progress, children):
-        yield folder
+def _done(
+    task: AnyTask, progress: Progress, children: Children | None = None, program: PortableProgram | None = None
+) -> Iterator[Path]:
+    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child.
 
-
-@contextmanager
-def _finished(folder: Path, task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[None]:
-    with ChildProcess.started(folder, task, children or Children()) as child:
-        child.finish(progress, task.settings.timeout_seconds)
-        yield
+    Args:
+        program: the program that the task compiles, if it is lowered already.
+    """
+    with work_folder() as folder:
+        if program is not None:
+            program.write(folder)
+        with ChildProcess.started(folder, task, children or Children()) as child:
+            child.finish(progress, task.settings.timeout_seconds)
+            yield folder
 
 
 def free_memory_bytes() -> int | None:

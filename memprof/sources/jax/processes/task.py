@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from memprof.analysis.records.capture import Target
+from memprof.errors import InternalError, MemprofError, WorkloadError
 from memprof.sources.jax.targets.resolve import AskedTarget, LocalDevice
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.untrusted import convert
@@ -122,6 +123,14 @@ class Message:
     error_type: str = ""
 
 
+def raise_error(message: Message) -> None:
+    """Raise the error that a message tells, if any."""
+    if message.kind == "workload_error":
+        raise WorkloadError(message.text, details=message.details)
+    if message.kind == "error":
+        raise (InternalError if message.error_type == "InternalError" else MemprofError)(message.text)
+
+
 def encoded(record: Message) -> bytes:
     """Encode a message as an ASCII line: paths and sentences may contain characters that UTF-8 cannot encode."""
     return _line(msgspec.to_builtins(record))
@@ -129,7 +138,7 @@ def encoded(record: Message) -> bytes:
 
 def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
     """Decode the message in a line."""
-    message: _Record = _converted(json.loads(line), kind)
+    message: _Record = converted(json.loads(line), kind)
     return message
 
 
@@ -149,11 +158,11 @@ def encoded_task(task: AnyTask) -> bytes:
 def decoded_task(line: bytes | str) -> AnyTask:
     """Decode the task in a line, and import the modules of its recipes."""
     found = json.loads(line)
-    fields, recipes = found["fields"], tuple(_converted(recipe, _type(name)) for name, recipe in found["recipes"])
+    fields, recipes = found["fields"], tuple(converted(recipe, _type(name)) for name, recipe in found["recipes"])
     target = fields["target"]
     is_whole = target is not None and "platform" in target
-    fields["target"] = _converted(target, Target if is_whole else LocalDevice | None)
-    fields["settings"] = _converted(fields["settings"], CompileSettings)
+    fields["target"] = converted(target, Target if is_whole else LocalDevice | None)
+    fields["settings"] = converted(fields["settings"], CompileSettings)
     if found["task"] == PlanTask.__name__:
         return PlanTask(**fields)
     return Task(recipe=recipes[0], **fields) if found["task"] == "Task" else CountingTask(recipes=recipes, **fields)
@@ -164,7 +173,8 @@ def plain(record: object) -> Any:
     return msgspec.to_builtins(record, enc_hook=os.fspath)
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def converted(value: Any, kind: Any) -> Any:
+    """Convert plain JSON values back to a record."""
     return convert(value, kind, dec_hook=lambda kind, text: kind(text))
 
 

@@ -110,11 +110,9 @@ def _locked(folder: Path) -> Iterator[bool]:
     except OSError:
         yield _is_old_and_empty(folder)
         return
-    try:
+    is_abandoned = False
+    with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        is_abandoned = False
-    else:
         is_abandoned = True
     try:
         yield is_abandoned

@@ -13,8 +13,9 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.sources.jax.roles.by_type import claims_by_type, nnx_variables
-from memprof.sources.jax.roles.by_use import StepEnds, follow
+from memprof.sources.jax.roles.by_use import follow
 from memprof.sources.jax.roles.cache_needs import Window
+from memprof.sources.jax.roles.comes_back import StepEnds
 from memprof.sources.jax.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing, typed_states
 from memprof.sources.jax.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.sources.jax.targets.choose import Devices

@@ -117,7 +117,6 @@ def _is_plain(equation: Any) -> bool:
 
 def _alike(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
     """Pair axes of equal length, for operands with the rank of the result: elementwise operations, or nearly so."""
-    del equation
     for operand, shape in enumerate(shapes):
         if len(shape) == len(result):
             for axis, (size, result_size) in enumerate(zip(shape, result, strict=True)):
@@ -127,29 +126,24 @@ def _alike(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]
 
 def _sliced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
     """Pair each axis with itself: the result is a part of the operand, or the operand changed or padded."""
-    del equation, shapes
     return ((axis, 0, axis) for axis in range(len(result)))
 
 
 def _concatenated(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del equation
     return ((axis, operand, axis) for operand in range(len(shapes)) for axis in range(len(result)))
 
 
 def _broadcast(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del result
     for place, axis in enumerate(equation.params["broadcast_dimensions"]):
         if shapes[0][place] != 1:
             yield axis, 0, place
 
 
 def _transposed(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del shapes, result
     return ((axis, 0, place) for axis, place in enumerate(equation.params["permutation"]))
 
 
 def _squeezed(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del result
     gone = {axis % len(shapes[0]) for axis in equation.params["dimensions"]}
     return ((axis, 0, place) for axis, place in enumerate(axis for axis in range(len(shapes[0])) if axis not in gone))
 
@@ -161,13 +155,11 @@ def _stacked(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[in
 
 
 def _unstacked(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del result
     gone = equation.params["axis"] % len(shapes[0])
     return ((axis, 0, place) for axis, place in enumerate(axis for axis in range(len(shapes[0])) if axis != gone))
 
 
 def _reduced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del result
     gone = set(equation.params.get("axes", equation.params.get("dimensions", ())))
     kept = [axis for axis in range(len(shapes[0])) if axis not in gone]
     return ((axis, 0, place) for axis, place in enumerate(kept))
@@ -175,7 +167,6 @@ def _reduced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[in
 
 def _reshaped(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
     """Pair axes that stay; for axes that are merged or split, pair the outermost ones."""
-    del equation
     if 0 in result:
         return
     before = [(place, size) for place, size in enumerate(shapes[0]) if size != 1]
@@ -192,7 +183,6 @@ def _reshaped(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[i
 
 
 def _product(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del result
     (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
     axis = 0
     for place in left_batch:
@@ -206,7 +196,6 @@ def _product(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[in
 
 
 def _convolution(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    del shapes, result
     numbers = equation.params["dimension_numbers"]
     if equation.params["batch_group_count"] == 1:
         yield numbers.out_spec[0], 0, numbers.lhs_spec[0]

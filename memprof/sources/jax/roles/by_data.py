@@ -11,10 +11,11 @@ layer's weights multiply values computed earlier from data and from other weight
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memprof.sources.jax.roles.by_use import Program, bits_of, joined_bits
-from memprof.sources.jax.roles.walk import Kind
+from memprof.sources.jax.roles.walk import Kind, Meeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,8 @@ def numbers_looked_up(program: Program, left: set[int]) -> set[int]:
 def ambiguous(program: Program, left: set[int]) -> set[int]:
     """Return leaves with ambiguous use: tables of rows, and both operands of a product if neither is known."""
     bits = bits_of(left)
-    lookups = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.LOOKUP)
+    lookups, products = program.meetings(Kind.LOOKUP), program.meetings(Kind.PRODUCT)
     tables = joined_bits(meeting.left for meeting in lookups if meeting.right and meeting.left.bit_count() == 1)
-    products = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.PRODUCT)
     pairs = (m.left | m.right for m in products if m.left.bit_count() == m.right.bit_count() == 1)
     return set(program.leaves(tables & bits | joined_bits(pair for pair in pairs if not pair & ~bits)))
 
@@ -84,7 +84,7 @@ class _DataUses:
         self._program = program
         self._walk = program.walk
         self._parameters, self._left = parameters, left
-        self._products = [meeting for meeting in self._walk.meetings if meeting.kind is Kind.PRODUCT]
+        self._products = program.meetings(Kind.PRODUCT)
         self._known: dict[int, bool] = {}
         of_parameters = [program.inputs[n].axes for n in program.leaves(parameters)]
         self._parameter_axes = self._walk.axes.found(number for axes in of_parameters for number in axes)
@@ -130,9 +130,7 @@ class _DataUses:
             return False
         axes = self._walk.axes.found(self._program.inputs[n].axes)
         return bool(axes & self._data_axes) or any(
-            (meeting.left == 1 << n and self._is_parameters(meeting.right))
-            or (meeting.right == 1 << n and self._is_parameters(meeting.left))
-            for meeting in self._products
+            one == 1 << n and self._is_parameters(other) for one, other in _both_ways(self._products)
         )
 
     def _is_parameters(self, sources: int) -> bool:
@@ -161,32 +159,25 @@ class _DataUses:
         A table whose rows data selects is excluded, because it may be weights or a data set. So is a leaf that also
         meets data element by element: points in a distance (`|x|^2 - 2 x @ y + |y|^2`), or times of a solver.
         """
-        weights = joined_bits(
-            one
-            for meeting in self._products
-            for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
-            if not meeting.is_backward_made and not one & self._data and other & self._data
-        )
+        forward = (meeting for meeting in self._products if not meeting.is_backward_made)
+        weights = joined_bits(one for one, other in _both_ways(forward) if not one & self._data and other & self._data)
         elementwise = joined_bits(
-            meeting.left
-            for meeting in self._walk.meetings
-            if meeting.kind in (Kind.SCALED, Kind.BESIDE)
-            and not meeting.is_backward_made
-            and meeting.right & self._data
+            each.left
+            for each in self._program.meetings(Kind.SCALED, Kind.BESIDE)
+            if not each.is_backward_made and each.right & self._data
         )
         return weights & self._left & ~self._data & ~elementwise
 
     def _scales(self) -> int:
         scales = 0
-        for meeting in self._walk.meetings:
-            if meeting.kind is Kind.SCALED and (meeting.is_backward_made or self._is_parameters(meeting.right)):
+        for meeting in self._program.meetings(Kind.SCALED):
+            if meeting.is_backward_made or self._is_parameters(meeting.right):
                 scales |= meeting.left
         return scales & ~self._parameters
 
     def _statistics(self, weights: int) -> int:
-        met = [meeting for meeting in self._walk.meetings if meeting.kind in (Kind.SCALED, Kind.BESIDE)]
         statistics = others = 0
-        for meeting in met:
+        for meeting in self._program.meetings(Kind.SCALED, Kind.BESIDE):
             if meeting.right & self._data and not meeting.right & (self._parameters | weights):
                 statistics |= meeting.left
             else:
@@ -199,7 +190,7 @@ class _Applied:
 
     def __init__(self, program: Program, left: int) -> None:
         self._program = program
-        self._meetings = program.walk.meetings
+        self._products, self._lookups = program.meetings(Kind.PRODUCT), program.meetings(Kind.LOOKUP)
         self._left = left
         members: dict[int, int] = {}
         for n, owner in enumerate(program.owners):
@@ -207,68 +198,52 @@ class _Applied:
         self._members = list(members.values())
 
     def all(self) -> set[int]:
-        return set(self._program.leaves(joined_bits(self.operands()) | self._by_lookups() | self._with_biases()))
+        return self._leaves([*self.operands(), self._by_lookups(), self._with_biases()])
 
     def operands(self) -> list[int]:
         """Return the values of one argument that a product applies."""
-        return [
-            one
-            for meeting in self._meetings
-            if meeting.kind is Kind.PRODUCT and not meeting.is_along
-            for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
-            if self._is_of_one(one) and self._has_met_data(one, other)
-        ]
+        plain = (meeting for meeting in self._products if not meeting.is_along)
+        return [one for one, other in _both_ways(plain) if self._is_of_one(one) and self._has_met_data(one, other)]
 
     def looked_up(self, parameters: int) -> set[int]:
-        lookups = [each for each in self._meetings if each.kind is Kind.LOOKUP and self._is_of_one(each.left)]
-        products = [each for each in self._meetings if each.kind is Kind.PRODUCT]
-        return set(
-            self._program.leaves(
-                joined_bits(
-                    lookup.left
-                    for lookup in lookups
-                    for product in products
-                    for one, other in ((product.left, product.right), (product.right, product.left))
-                    if one == lookup.left | lookup.right and other & parameters and other & ~parameters & ~one
-                )
-            )
+        lookups = [each for each in self._lookups if self._is_of_one(each.left)]
+        return self._leaves(
+            lookup.left
+            for lookup in lookups
+            for one, other in _both_ways(self._products)
+            if one == lookup.left | lookup.right and other & parameters and other & ~parameters & ~one
         )
 
     def numbers_looked_up(self) -> set[int]:
-        numbers = [meeting.left for meeting in self._meetings if meeting.kind is Kind.NUMBERS]
-        return set(
-            self._program.leaves(
-                joined_bits(
-                    lookup.left
-                    for lookup in self._meetings
-                    if lookup.kind is Kind.LOOKUP and lookup.right & ~self._siblings(lookup.left)
-                    if any(each & lookup.left and not each & ~(lookup.left | lookup.right) for each in numbers)
-                )
-            )
+        numbers = [meeting.left for meeting in self._program.meetings(Kind.NUMBERS)]
+        return self._leaves(
+            lookup.left
+            for lookup in self._lookups
+            if lookup.right & ~self._siblings(lookup.left)
+            if any(each & lookup.left and not each & ~(lookup.left | lookup.right) for each in numbers)
         )
 
     def _by_lookups(self) -> int:
         return joined_bits(
-            meeting.left
-            for meeting in self._meetings
-            if meeting.kind is Kind.LOOKUP and self._is_of_one(meeting.left)
-            if meeting.right and not meeting.right & self._siblings(meeting.left)
+            each.left
+            for each in self._lookups
+            if self._is_of_one(each.left) and each.right and not each.right & self._siblings(each.left)
         )
+
+    def _leaves(self, sets: Iterable[int]) -> set[int]:
+        return set(self._program.leaves(joined_bits(sets)))
 
     def _with_biases(self) -> int:
         """Return biases broadcast along the result of a product or embedding, with the weights that made it."""
-        products = [meeting for meeting in self._meetings if meeting.kind is Kind.PRODUCT]
         in_products = self._by_lookups() | joined_bits(
-            one for meeting in products for one in (meeting.left, meeting.right) if self._is_of_one(one)
+            one for one, _ in _both_ways(self._products) if self._is_of_one(one)
         )
         stretched = joined_bits(
-            meeting.left
-            for meeting in self._meetings
-            if meeting.kind is Kind.STRETCHED and meeting.left.bit_count() == 1
+            each.left for each in self._program.meetings(Kind.STRETCHED) if each.left.bit_count() == 1
         )
         biases = 0
-        for meeting in self._meetings:
-            if meeting.kind in (Kind.SCALED, Kind.BESIDE) and meeting.left & stretched & self._left:
+        for meeting in self._program.meetings(Kind.SCALED, Kind.BESIDE):
+            if meeting.left & stretched & self._left:
                 siblings = self._siblings(meeting.left)
                 weights = siblings & in_products & meeting.right
                 if weights and meeting.right & ~siblings:
@@ -286,3 +261,10 @@ class _Applied:
     def _siblings(self, sources: int) -> int:
         """Return all leaves of the argument that these belong to, or no leaves if they belong to several."""
         return next((members for members in self._members if not sources & ~members), 0)
+
+
+def _both_ways(meetings: Iterable[Meeting]) -> Iterator[tuple[int, int]]:
+    """Yield the two values of each meeting, in both orders."""
+    for meeting in meetings:
+        yield meeting.left, meeting.right
+        yield meeting.right, meeting.left

@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from memprof.analysis.attribution.aliases import AliasSets
 from memprof.analysis.attribution.op_names import Named
@@ -160,6 +161,23 @@ def _array(instruction: Instruction, leaf: int = 0) -> Array:
     return Array(found.dimensions, dtype)
 
 
+class _Origin(NamedTuple):
+    """The origins of a group, as those of a `Result`."""
+
+    directly: int = 0
+    forward: int = 0
+    sources: int = 0
+    of_gradients: bool = False
+
+    def __or__(self, other: _Origin) -> _Origin:
+        return _Origin(
+            self.directly | other.directly,
+            self.forward | other.forward,
+            self.sources | other.sources,
+            self.of_gradients or other.of_gradients,
+        )
+
+
 class _Flow:
     """The origins of each group of a program; see `updates.Result`.
 
@@ -172,17 +190,14 @@ class _Flow:
 
     def __init__(self, program: Program, groups: AliasSets, arrays: Sequence[Array]) -> None:
         self._program, self._groups = program, groups
-        self._directly = [0] * groups.count
-        self._forward = [0] * groups.count
-        self._sources = [0] * groups.count
-        self._of_gradients = [False] * groups.count
+        self._origins = [_Origin()] * groups.count
         self._itself = [0] * groups.count
         self.differentiated = 0
         for number, index in enumerate(program.entry.parameters):
+            bit = 1 << number
             for group in groups.of_instruction(program.instructions[index]):
-                for bits in (self._directly, self._forward, self._itself):
-                    bits[group] |= 1 << number
-                self._sources[group] |= (1 << number) if arrays[number].shape else 0
+                self._origins[group] |= _Origin(bit, bit, bit if arrays[number].shape else 0)
+                self._itself[group] |= bit
         operations = find_operations(program, groups).in_order
         keeps_shape = [_keeps_shape(program, operation) for operation in operations]
         self.is_differentiated = any(operation.named is Named.BACKWARD for operation in operations)
@@ -194,13 +209,7 @@ class _Flow:
         """Return the origins of each result of the program."""
         root = self._program.instructions[self._program.entry.root]
         return [
-            Result(
-                _array(root, leaf),
-                self._directly[group],
-                self._forward[group],
-                self._sources[group],
-                self._of_gradients[group],
-            )
+            Result(_array(root, leaf), *self._origins[group])
             for leaf, group in enumerate(self._groups.of_instruction(root))
         ]
 
@@ -212,34 +221,29 @@ class _Flow:
         is_sum = of_gradients and self._program.instructions[operation.index].opcode == "scatter"
         for (number, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
             is_phased = operation.named in _PHASES and not (is_sum and number == 0)
-            sources |= self._sources[group]
+            origin = self._origins[group]
+            sources |= origin.sources
             if is_phased:  # an updated value also carries the leaves that updated it, which do not count here
-                self.differentiated |= self._itself[group] if self._of_gradients[group] else self._directly[group]
+                self.differentiated |= self._itself[group] if origin.of_gradients else origin.directly
             if group == operation.choice:  # the predicate of a select enters neither value
                 continue
-            of_gradients |= self._of_gradients[group]
-            directly |= 0 if is_phased else self._directly[group]
-            forward |= self._forward[group] if keeps_shape and operation.named is not Named.BACKWARD else 0
-        changed = False
+            of_gradients |= origin.of_gradients
+            directly |= 0 if is_phased else origin.directly
+            forward |= origin.forward if keeps_shape and operation.named is not Named.BACKWARD else 0
+        before = [self._origins[group] for group in operation.outputs]
         for group in operation.outputs:
-            if (
-                directly & ~self._directly[group]
-                or forward & ~self._forward[group]
-                or sources & ~self._sources[group]
-                or of_gradients > self._of_gradients[group]
-            ):
-                self._directly[group] |= directly
-                self._forward[group] |= forward
-                self._sources[group] |= sources
-                self._of_gradients[group] |= of_gradients
-                changed = True
-        return changed
+            self._origins[group] |= _Origin(directly, forward, sources, of_gradients)
+        return before != [self._origins[group] for group in operation.outputs]
 
     def _first_axis(self, operation: Operation) -> tuple[int, ...]:
         leaves = self._program.instructions[operation.index].shape.leaves
-        if not leaves or not leaves[0].dimensions or any(self._of_gradients[group] for group in operation.outputs):
+        if (
+            not leaves
+            or not leaves[0].dimensions
+            or any(self._origins[group].of_gradients for group in operation.outputs)
+        ):
             return ()
-        is_mixed = any(self._sources[group].bit_count() > 1 for group in operation.outputs)
+        is_mixed = any(self._origins[group].sources.bit_count() > 1 for group in operation.outputs)
         return leaves[0].dimensions[:1] if is_mixed else ()
 
 
@@ -290,10 +294,9 @@ def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
                 break
             continue
         (role,) = roles
-        fits = {
-            Role.PARAMS: leaf.is_float and not leaf.use.is_carried,
-            Role.BATCH: bool(leaf.array.shape),
-        }.get(role, True)
+        fits = {Role.PARAMS: leaf.is_float and not leaf.use.is_carried, Role.BATCH: bool(leaf.array.shape)}.get(
+            role, True
+        )
         return replace(leaf, role=role if fits else None)
     return leaf
 

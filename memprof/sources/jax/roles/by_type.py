@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.records.categories import Role
-from memprof.sources.jax.own_attributes import has_own
+from memprof.sources.jax.own_attributes import has_own, is_defined_in, is_equinox_module
 from memprof.sources.jax.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
@@ -61,22 +61,15 @@ def _nodes(tree: Any, is_wanted: Callable[[Any], bool]) -> Iterator[tuple[str, A
             yield jax.tree_util.keystr(keys), node
 
 
-def _is_defined_in(package: str, node: Any, *, name: str | None = None) -> bool:
-    return any(
-        str(cls.__module__).split(".")[0] == package and (name is None or cls.__name__ == name)
-        for cls in type(node).__mro__
-    )
-
-
 def _is_optax_state(node: Any) -> bool:
     # `LookaheadParams` holds two copies of the parameters.
     is_record = isinstance(node, tuple) and hasattr(type(node), "_fields") and type(node).__name__ != "LookaheadParams"
-    return is_record and _is_defined_in("optax", node)
+    return is_record and is_defined_in("optax", node)
 
 
 def _is_state_of(packages: Iterable[str], node: Any) -> bool:
     """Whether a node's type is defined in one of these packages and named `...State`."""
-    return type(node).__name__.endswith("State") and any(_is_defined_in(package, node) for package in packages)
+    return type(node).__name__.endswith("State") and any(is_defined_in(package, node) for package in packages)
 
 
 def _is_optimizer_state(node: Any) -> bool:
@@ -149,7 +142,7 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
 def _equinox_modules(tree: Any) -> Iterator[tuple[str, Claim]]:
     if "equinox" not in sys.modules:
         return
-    for path, module in _nodes(tree, lambda node: _is_defined_in("equinox", node, name="Module")):
+    for path, module in _nodes(tree, is_equinox_module):
         for keys, leaf in jax.tree_util.tree_leaves_with_path(module):
             is_float = has_own(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
             if is_float:
@@ -168,7 +161,7 @@ _NNX_ROLES = {
 def _nnx_variables(tree: Any) -> Iterator[tuple[str, Claim]]:
     if "flax" not in sys.modules:
         return
-    for path, variable in _nodes(tree, lambda node: _is_defined_in("flax", node, name="Variable")):
+    for path, variable in _nodes(tree, lambda node: is_defined_in("flax", node, name="Variable")):
         names = [cls.__name__ for cls in type(variable).__mro__]
         role = next((_NNX_ROLES[name] for name in names if name in _NNX_ROLES), Role.OTHER_STATE)
         yield path, Claim(role=role, reason=f"an NNX variable of type {names[0]}")

@@ -14,32 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memprof.analysis.attribution.op_names import Named
-from memprof.sources.jax.roles.comes_back import Ends, Evidence, NextValue, next_values
+from memprof.sources.jax.roles.comes_back import Ends, Evidence, NextValue, StepEnds, next_values
 from memprof.sources.jax.roles.updates import ArgumentUse, Array, argument_like
-from memprof.sources.jax.roles.walk import Made, Walk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnds:
-    """The places of a step's arguments and results.
-
-    Attributes:
-        arguments: the path of each argument leaf.
-        results: the keys of each result.
-        owners: the number of the argument that each leaf belongs to, in order.
-        positions: positions of the positional arguments, by name.
-        known: the result that is the next value of a leaf, by leaf, if the framework says so.
-        fields: field names of the named tuple that the step returns, if any.
-        states: leaves that are state of an optimizer or a simulation by their types, and so no parameters.
-    """
-
-    arguments: Sequence[str]
-    results: Sequence[str]
-    owners: Sequence[int]
-    positions: Mapping[str, int]
-    known: Mapping[int, int]
-    fields: Sequence[str] = ()
-    states: frozenset[int] = frozenset()
+from memprof.sources.jax.roles.walk import Kind, Made, Meeting, Walk
 
 
 @dataclass(slots=True)
@@ -64,6 +41,10 @@ class Program:
     def is_training(self) -> bool:
         """Whether the step updates parameters with their gradients, or returns the gradients."""
         return any(use.is_parameter or use.is_differentiated_for for use in self.uses)
+
+    def meetings(self, *kinds: Kind) -> list[Meeting]:
+        """Return the meetings of some kinds."""
+        return [meeting for meeting in self.walk.meetings if meeting.kind in kinds]
 
     def leaves(self, bits: int) -> Iterator[int]:
         """Return the numbers of the leaves in a bit set."""
@@ -99,10 +80,8 @@ class _Pass:
         self.next = next_values(
             Ends(paths=ends.arguments, arrays=self._arrays, made=self.inputs),
             Ends(paths=ends.results, arrays=self._result_arrays, made=self._results),
-            positions=ends.positions,
-            fields=ends.fields,
+            step=ends,
             differentiated=self.walk.differentiated,
-            known=ends.known,
         )
         self._made = [None if value is None else self._results[value.result] for value in self.next]
         self.trained = self._where(lambda n, made: made.of_gradients and bool(made.directly >> n & 1))

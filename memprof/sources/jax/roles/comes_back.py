@@ -31,6 +31,29 @@ class Evidence(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnds:
+    """The places of a step's arguments and results.
+
+    Attributes:
+        arguments: the path of each argument leaf.
+        results: the keys of each result.
+        owners: the number of the argument that each leaf belongs to, in order.
+        positions: positions of the positional arguments, by name.
+        known: the result that is the next value of a leaf, by leaf, if the framework says so.
+        fields: field names of the named tuple that the step returns, if any.
+        states: leaves that are state of an optimizer or a simulation by their types, and so no parameters.
+    """
+
+    arguments: Sequence[str]
+    results: Sequence[str]
+    owners: Sequence[int]
+    positions: Mapping[str, int]
+    known: Mapping[int, int]
+    fields: Sequence[str] = ()
+    states: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NextValue:
     """The next value of one argument leaf.
 
@@ -60,25 +83,14 @@ _Signature = tuple[tuple[str, Array], ...]
 _MADE_FROM, _SAME_NAME, _PER_LEAF, _SAME_PLACE, _DEPENDS = 1.0, 0.2, 0.001, 0.0005, 0.0001
 
 
-def next_values(
-    arguments: Ends,
-    results: Ends,
-    *,
-    positions: Mapping[str, int],
-    fields: Sequence[str],
-    differentiated: int,
-    known: Mapping[int, int],
-) -> list[NextValue | None]:
+def next_values(arguments: Ends, results: Ends, *, step: StepEnds, differentiated: int) -> list[NextValue | None]:
     """Return the next value of each argument leaf, or None if it does not come back.
 
     Args:
-        positions: positions of the step's positional arguments, by name.
-        fields: field names of the named tuple that the step returns, if any.
         differentiated: the leaves that differentiated operations read, as bits.
-        known: the result that is the next value of a leaf, by leaf, if the framework says so.
     """
-    matching = _Matching(arguments, results, positions, fields, differentiated)
-    for leaf, result in known.items():
+    matching = _Matching(arguments, results, step, differentiated)
+    for leaf, result in step.known.items():
         matching.pair(leaf, result, Evidence.CONTAINER)
     matching.match_containers()
     matching.match_arrays()
@@ -86,16 +98,9 @@ def next_values(
 
 
 class _Matching:
-    def __init__(
-        self,
-        arguments: Ends,
-        results: Ends,
-        positions: Mapping[str, int],
-        fields: Sequence[str],
-        differentiated: int,
-    ) -> None:
+    def __init__(self, arguments: Ends, results: Ends, step: StepEnds, differentiated: int) -> None:
         self._arguments, self._results = arguments, results
-        self._positions, self._fields, self._differentiated = positions, fields, differentiated
+        self._step, self._differentiated = step, differentiated
         self.found: list[NextValue | None] = [None] * len(arguments.paths)
         self._taken: set[int] = set()
         self._nodes: dict[str, str] = {}  # the result container of each argument container that comes back
@@ -146,12 +151,12 @@ class _Matching:
 
     def _is_in_place(self, one: str, other: str) -> bool:
         """Whether an argument and a result share a position, and so do all returned arguments before it."""
-        position, (around, place) = self._positions.get(one), self._place(other)
+        position, (around, place) = self._step.positions.get(one), self._place(other)
         if position is None or position != place:
             return False
         are_in_place = {
             number: self._place(self._nodes[name]) == (around, number)
-            for name, number in self._positions.items()
+            for name, number in self._step.positions.items()
             if name in self._nodes and name != one
         }
         before = [is_in_place for number, is_in_place in are_in_place.items() if number < position]
@@ -163,7 +168,7 @@ class _Matching:
         if number[:-1].isdigit():
             return around, int(number[:-1])
         name = result.removeprefix(".")
-        return ("", self._fields.index(name)) if name in self._fields else (result, None)
+        return ("", self._step.fields.index(name)) if name in self._step.fields else (result, None)
 
     def _assigned(self, inside: Mapping[str, list[int]], outside: Mapping[str, list[int]]) -> Iterator[tuple[str, str]]:
         """Yield pairs of equal containers by their scores. Containers that don't depend on each other stay unpaired."""
@@ -194,7 +199,7 @@ class _Matching:
             score -= _PER_LEAF * min(made.directly.bit_count(), 99) * is_moment
         score /= len(leaves)
         score += _SAME_NAME * (_last_name(one) == _last_name(other) != "")
-        return score + _SAME_PLACE * (self._place(other)[1] == self._positions.get(one, -1))
+        return score + _SAME_PLACE * (self._place(other)[1] == self._step.positions.get(one, -1))
 
     def _is_alike(self, one: str, other: str) -> bool:
         """Whether two equal containers share a name, or a position at the ends of the step."""

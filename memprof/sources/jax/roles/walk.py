@@ -22,6 +22,7 @@ from jax.extend import core
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.sources.jax.roles.axes import Axes, Numbers, free_axes
 from memprof.sources.jax.roles.caches import NOTHING_HELD, Caches, Held
+from memprof.sources.jax.tracing.jit_adapter import scan_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,7 @@ class Walk:
     def _results(self, equation: Any, made: list[Made], phase: Named, new: Mapping[int, int]) -> list[Made]:
         name, params = equation.primitive.name, equation.params
         if name == "scan":
-            body = params["jaxpr"].jaxpr
-            return self._loop(body, made, *scan_layout(equation, body), phase, new)
+            return self._loop(params["jaxpr"].jaxpr, made, *scan_layout(equation), phase, new)
         if name == "while":
             num_constants = params["cond_nconsts"]
             body = params["body_jaxpr"].jaxpr
@@ -247,13 +247,7 @@ class Walk:
         return [_decided(chosen_by, results) for results in zip(*all_results, strict=True)]
 
     def _loop(
-        self,
-        body: Any,
-        made: list[Made],
-        num_constants: int,
-        num_carried: int,
-        phase: Named,
-        new: Mapping[int, int],
+        self, body: Any, made: list[Made], num_constants: int, num_carried: int, phase: Named, new: Mapping[int, int]
     ) -> list[Made]:
         constants, carried = made[:num_constants], made[num_constants : num_constants + num_carried]
         outside = made[num_constants + num_carried :]
@@ -416,21 +410,6 @@ def is_key(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)) or (
         tuple(aval.shape) == (2,) and aval.dtype == jax.numpy.uint32
     )
-
-
-def scan_layout(equation: Any, body: Any) -> tuple[int, int]:
-    """Return the number of constant inputs of a scan, and the number of carried ones.
-
-    The numbers are inferred from the shapes, because the names of the scan parameters change between versions of JAX. A
-    mapped input has one more axis outside the body than inside.
-    """
-
-    def num_alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-        pairs = zip(outside, inside, strict=True)
-        return sum(1 for atom, variable in pairs if atom.aval.shape == variable.aval.shape)
-
-    num_carried = num_alike(equation.outvars, body.outvars)
-    return num_alike(equation.invars, body.invars) - num_carried, num_carried
 
 
 def _elementwise(equation: Any, made: Sequence[Made], outvar: Any) -> int:

@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Collection, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | No
     groups.sort(key=lambda group: -group.size_bytes)
     stats = fullest.memory_stats() if fullest is not None else None
     return LiveArrays(
-        seconds=since_start(),
-        groups=tuple(groups),
-        in_use_bytes=stats.get("bytes_in_use") if stats else None,
+        seconds=since_start(), groups=tuple(groups), in_use_bytes=stats.get("bytes_in_use") if stats else None
     )
 
 
@@ -96,16 +95,9 @@ def _has_memory(array: Any) -> bool:
 def _bytes_on(array: Any) -> Iterator[tuple[Any, int]]:
     """Yield the bytes of an array on each device of this process that has a shard of it."""
     devices = array.sharding.addressable_devices
-    size = array.nbytes if len(devices) == 1 and array.is_fully_addressable else _shard_bytes(array)
+    size = array.dtype.itemsize * prod(array.sharding.shard_shape(array.shape))
     for device in devices:
         yield device, size
-
-
-def _shard_bytes(array: Any) -> int:
-    size = array.dtype.itemsize
-    for length in array.sharding.shard_shape(array.shape):
-        size *= length
-    return int(size)
 
 
 def _fullest(groups: list[dict[Any, int]]) -> Any:

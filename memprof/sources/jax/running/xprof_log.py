@@ -25,8 +25,8 @@ from memprof.sources.jax.processes.work_folder import work_folder
 SESSIONS = Path("plugins", "profile")
 _HOST = "memprof"
 
-# The fields of tsl/profiler/protobuf/xplane.proto that are written. A map is a repeated message of key and value.
-_XSpace = message_classes(
+# The fields of tsl/profiler/protobuf/xplane.proto that memprof uses. A map is a repeated message of key and value.
+XSpace = message_classes(
     "memprof.xplane",
     {
         "XStat": {"metadata_id": (1, "int64"), "bytes_value": (6, "bytes")},
@@ -91,7 +91,7 @@ def write_traced_session(capture: Capture, trace_folder: Path, log_folder: Path,
 
     if process is None:
         return _write_session(log_folder, name, fill)
-    return _add_to_session(log_folder, f"{name}-{traced.name}", fill)
+    return _write_session(log_folder, f"{name}-{traced.name}", fill, is_shared=True)
 
 
 def check_log_folder(folder: Path) -> None:
@@ -103,7 +103,8 @@ def check_log_folder(folder: Path) -> None:
     check_folder_writable(folder / SESSIONS)
 
 
-def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
+def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object], *, is_shared: bool = False) -> Path:
+    """Write a session. If other processes write to it, too, add its files one by one; else take a free name."""
     sessions = log_folder / SESSIONS
     make_folder(sessions)
     try:
@@ -111,27 +112,15 @@ def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) 
             half = temporary / "session"
             half.mkdir()
             fill(half)
-            return _take_free_name(half, sessions, name)
-    except OSError as error:
-        raise MemprofError(f"The session cannot be written to {sessions}: {error.strerror or error}") from error
-
-
-def _add_to_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
-    """Add files to a session that other processes also write to, each file atomically."""
-    sessions = log_folder / SESSIONS
-    make_folder(sessions)
-    session = sessions / name
-    try:
-        with work_folder(sessions, prefix=".memprof-") as temporary:
-            half = temporary / "session"
-            half.mkdir()
-            fill(half)
+            if not is_shared:
+                return _take_free_name(half, sessions, name)
+            session = sessions / name
             session.mkdir(exist_ok=True)
             for path in half.iterdir():
                 path.replace(session / path.name)
+            return session
     except OSError as error:
         raise MemprofError(f"The session cannot be written to {sessions}: {error.strerror or error}") from error
-    return session
 
 
 def _name_in_session(name: str, process: int | None) -> str:
@@ -168,7 +157,7 @@ def program_file_name(module: str, program_id: int) -> str:
 
 
 def _xplane_of_program(module: str, hlo_proto: bytes) -> bytes:
-    space = _XSpace()
+    space = XSpace()
     plane = space.planes.add(id=1, name="/host:metadata")
     stat_name = plane.stat_metadata.add(key=1).value
     stat_name.id, stat_name.name = 1, "Hlo Proto"  # the exact name that XProf expects

@@ -14,6 +14,8 @@ from typing import Any
 
 from jax.extend import core
 
+from memprof.sources.jax.tracing.jit_adapter import all_equations
+
 _BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
 _CUDNN_ATTENTION = "dot_product_attention_"  # the primitives of `jax.nn.dot_product_attention` (jax 0.10.2 to 0.12)
 
@@ -29,30 +31,24 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
         FLOPs by scope. They add up to the FLOPs of the whole step.
     """
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    flops: Counter[str] = Counter()
-    for equation in jaxpr.eqns:
-        inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
-        own = _own_flops(equation)
-        if own:
-            flops[inside] += own
-        inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
-        if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
-            most_expensive = max(inner, key=Counter.total)
-            flops += most_expensive
-        else:
-            times = _times(equation)
-            for counted in inner:
-                flops += Counter({name: number * times for name, number in counted.items()})
+    return sum((flops_of(equation, scope=scope) for equation in jaxpr.eqns), Counter())
+
+
+def flops_of(equation: Any, *, scope: str = "") -> Counter[str]:
+    """Count the FLOPs of an equation in the same way."""
+    inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
+    inner = [count_flops(each, scope=inside) for each in core.jaxprs_in_params(equation.params)]
+    if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
+        return max(inner, key=Counter.total)
+    times, flops = _times(equation), Counter({inside: _own_flops(equation)})
+    for counted in inner:
+        flops.update({name: number * times for name, number in counted.items()})
     return flops
 
 
-def has_backward_pass(jaxpr: Any) -> bool:
+def has_backward_pass(jaxpr: core.ClosedJaxpr) -> bool:
     """Whether a jaxpr, or a jaxpr inside it, contains an operation from reverse-mode differentiation."""
-    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    return any(
-        _BACKWARD in str(equation.source_info.name_stack) or any(map(has_backward_pass, _inner_jaxprs(equation)))
-        for equation in jaxpr.eqns
-    )
+    return any(_BACKWARD in str(each.source_info.name_stack) for each in all_equations(jaxpr.jaxpr))
 
 
 def recomputed_flops(flops: Counter[str]) -> int:
@@ -96,12 +92,3 @@ def _attention_flops(equation: Any) -> int:
     products = (3, 2) if "_bwd" in equation.primitive.name else (1, 1)
     of_scores = 2 * prod(query[:-1]) * num_keys
     return int(of_scores * (products[0] * query[-1] + products[1] * value[-1]))
-
-
-def _inner_jaxprs(equation: Any) -> list[Any]:
-    inner = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, (core.Jaxpr, core.ClosedJaxpr)):
-                inner.append(item)
-    return inner

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -192,6 +192,21 @@ def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     pending.append(inner)
+
+
+def scan_layout(equation: Any) -> tuple[int, int]:
+    """Return the number of constant inputs of a scan, and the number of carried ones.
+
+    They are inferred from the shapes, because jax 0.12 has no parameters for them. A stacked input or result has one
+    more axis outside the body than inside.
+    """
+    body = equation.params["jaxpr"].jaxpr
+
+    def num_whole(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        return sum(each.aval.ndim == own.aval.ndim for each, own in zip(outside, inside, strict=True))
+
+    num_carried = num_whole(equation.outvars, body.outvars)
+    return num_whole(equation.invars, body.invars) - num_carried, num_carried
 
 
 def callbacks(traced: Any) -> tuple[str, ...]:

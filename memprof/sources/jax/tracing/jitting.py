@@ -23,7 +23,7 @@ import jax
 from jax.extend import core
 
 from memprof.errors import MemprofError, WorkloadError
-from memprof.sources.jax.own_attributes import has_own, own
+from memprof.sources.jax.own_attributes import has_own, is_defined_in, is_equinox_module, own
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.sources.jax.user_traceback import is_of_user_code
@@ -99,7 +99,7 @@ def jit_step(spec: StepSpec) -> JittedStep:
             "the step is jitted already, so donate_argnums and static_argnums belong to that jit: leave them out "
             "here, or give the function without jit"
         )
-    if _is_of("equinox", fn) and _is_equinox(fn.__wrapped__):
+    if is_defined_in("equinox", fn) and is_equinox_module(fn.__wrapped__):
         return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments, too
     return step
 
@@ -273,7 +273,7 @@ def _check_function(fn: Any) -> None:
     if isinstance(fn, (type, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
         what = f"the class {fn.__name__}" if isinstance(fn, type) else f"{type(fn).__name__.lower()} already"
         raise MemprofError(f"the step is {what}, but a function was expected that makes one training step")
-    if _is_jitted(fn) and not has_own(fn, "trace") and not _is_of("equinox", fn):
+    if _is_jitted(fn) and not has_own(fn, "trace") and not is_defined_in("equinox", fn):
         raise MemprofError(
             "the step is mapped over devices with jax.pmap, but memprof profiles a single device: give the function "
             "that one device runs, with or without jax.jit"
@@ -282,11 +282,6 @@ def _check_function(fn: Any) -> None:
 
 def _is_jitted(fn: Any) -> bool:
     return callable(own(fn, "lower"))
-
-
-def _is_of(package: str, value: Any) -> bool:
-    """Whether a value's class or one of its base classes is defined in a package."""
-    return any(cls.__module__.split(".")[0] == package for cls in type(value).__mro__)
 
 
 def _unbound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -320,7 +315,7 @@ def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) ->
     given = (step.args, dict(step.kwargs))
     if _contains(given, _is_nnx):
         return _nnx_jit(step, donated, static)
-    if _contains((step.fn, given), _is_equinox):
+    if _contains((step.fn, given), is_equinox_module):
         return _equinox_jit(step, donated)
     dynamic = [value for number, value in enumerate(step.args) if number not in static]
     if all(map(is_array_like, jax.tree.leaves((dynamic, dict(step.kwargs))))):
@@ -333,7 +328,7 @@ def framework_of(spec: StepSpec) -> str:
     given = (spec.args, dict(spec.kwargs))
     if _contains(given, _is_nnx):
         return "flax"
-    return "equinox" if _contains((spec.fn, given), _is_equinox) else "jax"
+    return "equinox" if _contains((spec.fn, given), is_equinox_module) else "jax"
 
 
 def _is_nnx(node: Any) -> bool:
@@ -346,12 +341,8 @@ def _is_split(node: Any) -> bool:
     return type(node).__module__.startswith("flax.nnx") and type(node).__name__ in ("State", "FlatState", "GraphDef")
 
 
-def _is_equinox(node: Any) -> bool:
-    return any(cls.__module__.startswith("equinox.") and cls.__name__ == "Module" for cls in type(node).__mro__)
-
-
 def _is_framework_object(node: Any) -> bool:
-    return _is_nnx(node) or _is_equinox(node)
+    return _is_nnx(node) or is_equinox_module(node)
 
 
 def _contains(tree: Any, is_wanted: Callable[[Any], bool]) -> bool:
@@ -393,7 +384,7 @@ def _equinox_jit(step: JittedStep, donated: tuple[int, ...]) -> JittedStep:
         fn=eqx.filter_jit(regrouped, donate="all-except-first"),
         args=((step.fn, kept, dict(step.kwargs)), *(step.args[number] for number in donated)),
         kwargs={},
-        arguments={"self": step.fn, **step.arguments} if _is_equinox(step.fn) else step.arguments,
+        arguments={"self": step.fn, **step.arguments} if is_equinox_module(step.fn) else step.arguments,
     )
 
 

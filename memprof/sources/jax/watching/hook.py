@@ -30,7 +30,7 @@ import msgspec
 
 from memprof.analysis.records.watched import Ending, SeenCall, SeenCompile
 from memprof.plugin_complaints import show_plugin_complaints
-from memprof.sources.jax.compile import trace_call
+from memprof.sources.jax.compile import LoweredStep, lower_step
 from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.processes.handover import Handover
 from memprof.sources.jax.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
@@ -47,7 +47,7 @@ from memprof.sources.jax.user_traceback import first_line
 from memprof.sources.jax.watching import records
 from memprof.sources.jax.watching.shared_page import SharedPage
 from memprof.sources.jax.xla import xla_adapter
-from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN
 
 _MAX_TEXT = 200
 _PLAN = "_after_optimizations"  # part of the names of the dump's files to keep
@@ -213,11 +213,11 @@ class Watcher:
         statics = _statics(step, jit_adapter.jit_options(fn)) if shown is fn else _static_leaves(step)
         if shown is not fn:
             step, spec = inside_of(step, fn, args, kwargs), replace(spec, fn=fn)  # pmap's inner jit has the shardings
-        known, traced, program = trace_call(spec, step, target_of_step(spec, self._target))
-        handover = msgspec.msgpack.encode(Handover.of(known, None, ""))
+        lowered = lower_step(spec, target_of_step(spec, self._target), lambda stage: None, step)
+        traced, handover = lowered.traced, msgspec.msgpack.encode(Handover.of(lowered.capture, None, ""))
         self._harmless("a call", records.write_bytes, self._folder / records.STEP.format(call.id), handover)
         if self._is_instead:
-            self._harmless("a program", self._keep_program, call, *program())
+            self._harmless("a program", self._keep_program, call, lowered)
         avals = jax.tree.leaves(traced.traced.in_avals)
         differentiates = has_backward_pass(traced.jaxpr)
         return replace(
@@ -229,12 +229,12 @@ class Watcher:
             updates=differentiates and _updates(traced),
         )
 
-    def _keep_program(self, call: SeenCall, program: PortableProgram, task: PlanTask) -> None:
+    def _keep_program(self, call: SeenCall, lowered: LoweredStep) -> None:
         """Write a program and its compile task for the command, which compiles it for another target."""
         folder = self._folder / records.COMPILING.format(self._next())
         folder.mkdir()
-        program.write(folder)
-        (folder / PLAN_TASK_FILE).write_bytes(encoded_task(task))
+        lowered.program.write(folder)
+        (folder / PLAN_TASK_FILE).write_bytes(encoded_task(lowered.plan_task(TO_THE_PLAN)))
         seen = SeenCompile(name=f"jit_{call.function}", call=call.id, began=since_start(), live=live_arrays())
         records.write(folder / records.COMPILE, seen)
 

@@ -191,13 +191,7 @@ def _allocations(blocks: Iterable[Any], space: str) -> list[dict[str, Any]]:
 
 
 def _elements(arrays: Iterable[Mapping[str, Any]]) -> int:
-    total = 0
-    for array in arrays:
-        bits = int(array["bits"])
-        for size in array["shape"]:
-            bits *= size
-        total += bits
-    return total
+    return sum(int(array["bits"]) * prod(array["shape"]) for array in arrays)
 
 
 def _main() -> int:

@@ -23,12 +23,7 @@ import msgspec
 from memprof.analysis.hlo.decoded import Decoded, FreshCapture, decode
 from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.hlo.rematerialization import may_be_rematerialized
-from memprof.analysis.memory.checks import (
-    check_allocations,
-    check_memory_spaces,
-    plan_totals,
-    totals_of,
-)
+from memprof.analysis.memory.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.records.capture import Capture, CompilerTotals, Target
 from memprof.errors import InternalError, MemprofError
 from memprof.sources.jax.xla.compiler_log import partitioner_messages
@@ -92,14 +87,14 @@ class Plan:
     used_vmem_bytes: Mapping[str, int] = field(default_factory=dict)
     is_cached: bool = False
 
-    def write(self, path: Path) -> None:
-        """Write the plan for another process of this machine."""
-        path.write_bytes(msgspec.msgpack.encode(self))
+    def encoded(self) -> bytes:
+        """Encode the plan for a file."""
+        return msgspec.msgpack.encode(self)
 
     @staticmethod
-    def read(path: Path) -> Plan:
-        """Read the plan that `write` wrote."""
-        return _DECODER.decode(path.read_bytes())
+    def decoded(data: bytes) -> Plan:
+        """Decode the output of `encoded`; raise `msgspec.DecodeError` for any other content."""
+        return _DECODER.decode(data)
 
 
 _DECODER = msgspec.msgpack.Decoder(Plan)  # created once: see `untrusted.convert` on threads

@@ -15,16 +15,16 @@ the command works without it. The module does not need JAX.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import stat
-import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from memprof.amounts import parse_bytes
 from memprof.analysis.hlo.decoded import FreshCapture
@@ -39,11 +39,8 @@ _DEFAULT_SIZE = "1GiB"
 SUFFIX, _NOTE_SUFFIX = ".memprof-plan", ".memprof-note"
 _OURS = re.compile(r"[0-9a-f]{64}\.memprof-(plan|note)|\.memprof-[0-9a-f]{16}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
-_VERSION = b"memprof.plan/5\n"
+_VERSION = b"memprof.plan/6\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# The compile seconds, the limit per kernel, and the lengths of the two protos, the memory report and the compiler's
-# refusal. These four parts and the partitioner's messages follow.
-_HEAD = struct.Struct("<dQQQQQ")
 _MAX_BYTES = 256 << 20  # of a decompressed plan; as in a capture
 _MAX_OF_NOTE = 1 << 20
 
@@ -75,16 +72,11 @@ class PlanCache:
 
     def find(self, key: str) -> Plan | None:
         """Return the plan with this key, or None if it is missing or damaged."""
-        if not self.limit_bytes or not self.is_own():
-            return None
-        path = self._path(key)
-        try:
-            with open_regular(path) as file:
-                content = file.read(_MAX_BYTES)
-        except (OSError, MemprofError):
+        content = self._content(self._path(key), _MAX_BYTES)
+        if content is None:
             return None
         with suppress(OSError):  # the disk is read-only, or another command removed the file
-            os.utime(path)
+            os.utime(self._path(key))
         return _unpacked(content, key)
 
     def keep(self, key: str, plan: Plan) -> None:
@@ -122,19 +114,13 @@ class PlanCache:
 
     def find_note(self, key: str) -> bytes | None:
         """Return the note stored under a key: a small result computed from plans."""
-        if not self.limit_bytes or not self.is_own():
-            return None
-        try:
-            with open_regular(self.folder / f"{key}{_NOTE_SUFFIX}") as file:
-                return file.read(_MAX_OF_NOTE)
-        except (OSError, MemprofError):
-            return None
+        return self._content(self._path(key, _NOTE_SUFFIX), _MAX_OF_NOTE)
 
     def keep_note(self, key: str, note: bytes) -> None:
         """Store a note."""
         with suppress(OSError, MemprofError):
             if self._is_made():
-                write_whole(self.folder / f"{key}{_NOTE_SUFFIX}", note, what="the answer", if_taken=IfTaken.REPLACE)
+                write_whole(self._path(key, _NOTE_SUFFIX), note, what="the answer", if_taken=IfTaken.REPLACE)
 
     def remove(self, key: str) -> None:
         """Remove the plan with this key, which is invalid."""
@@ -203,8 +189,16 @@ class PlanCache:
                     return True
         return False
 
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}{SUFFIX}"
+    def _path(self, key: str, suffix: str = SUFFIX) -> Path:
+        return self.folder / f"{key}{suffix}"
+
+    def _content(self, path: Path, most_bytes: int) -> bytes | None:
+        """Return the beginning of a file of the cache, or None if it is missing or the cache is unused."""
+        with suppress(OSError, MemprofError):
+            if self.limit_bytes and self.is_own():
+                with open_regular(path) as file:
+                    return file.read(most_bytes)
+        return None
 
     def _make_room(self) -> None:
         files = sorted(self._files())
@@ -247,10 +241,7 @@ def checked(planned: PlannedStep, again: Callable[[], PlannedStep]) -> FreshCapt
 
 
 def _packed(plan: Plan, key: str) -> bytes:
-    parts = plan.hlo_proto, plan.proto_without_limit, plan.memory_report, plan.refusal.encode()
-    head = _HEAD.pack(plan.compile_seconds, plan.kernel_limit_bytes, *map(len, parts))
-    messages = "\n".join(plan.partitioner_messages).encode()
-    body = zlib.compress(b"".join((head, *parts, messages)), level=1)
+    body = zlib.compress(plan.encoded(), level=1)
     return _VERSION + _digest(body, key) + body
 
 
@@ -262,25 +253,12 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
         return None
     unpacking = zlib.decompressobj()
     try:
-        data = unpacking.decompress(body, _MAX_BYTES)
-        seconds, kernel_limit_bytes, *lengths = _HEAD.unpack_from(data)
-    except (zlib.error, struct.error):
+        plan = Plan.decoded(unpacking.decompress(body, _MAX_BYTES))
+    except (zlib.error, msgspec.DecodeError):
         return None
-    if not unpacking.eof or not 0 <= seconds < float("inf"):
+    if not unpacking.eof or not 0 <= plan.compile_seconds < float("inf"):
         return None
-    rest = io.BytesIO(data[_HEAD.size :])
-    hlo_proto, proto_without_limit, memory_report, refusal = map(rest.read, lengths)
-    return Plan(
-        hlo_proto=hlo_proto,
-        memory_report=memory_report,
-        totals=None,
-        compile_seconds=seconds,
-        partitioner_messages=tuple(rest.read().decode("utf-8", errors="replace").splitlines()),
-        proto_without_limit=proto_without_limit,
-        refusal=refusal.decode("utf-8", errors="replace"),
-        kernel_limit_bytes=kernel_limit_bytes,
-        is_cached=True,
-    )
+    return replace(plan, is_cached=True)
 
 
 def _digest(body: bytes, key: str) -> bytes:

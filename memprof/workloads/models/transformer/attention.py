@@ -122,12 +122,7 @@ def flash_attention(
     """
     require_cudnn()
     attended: jax.Array = jax.nn.dot_product_attention(
-        query,
-        key,
-        value,
-        is_causal=causal,
-        key_value_seq_lengths=lengths,
-        implementation=_IMPLEMENTATION,
+        query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation=_IMPLEMENTATION
     )
     return attended
 

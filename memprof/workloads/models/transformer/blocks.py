@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.layers import checkpointed, dense, rotated
+from memprof.workloads.layers import checkpointed, dense, norm, rotated
 from memprof.workloads.models.transformer.attention import (
     Masking,
     attended_values,
@@ -17,7 +17,6 @@ from memprof.workloads.models.transformer.attention import (
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.experts import MixtureOfExperts
 from memprof.workloads.models.transformer.mlp import MLPBlock
-from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_INPUT, MLP, QKV
 from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
@@ -65,7 +64,7 @@ class Attention(nn.Module):
         config, train_config = self.config, self.train_config
         batch, length, _ = hidden.shape
         heads_size = config.num_heads * config.head_width
-        hidden = norm(config, train_config, name="norm")(hidden)
+        hidden = norm(config.norm, train_config, name="norm")(hidden)
         projected = (config.num_heads + 2 * config.kv_heads) * config.head_width
         qkv = dense(projected, train_config, name="qkv", has_bias=config.biases)(hidden)
         qkv = checkpoint_name(qkv, QKV)

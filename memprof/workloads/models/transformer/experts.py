@@ -24,10 +24,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from memprof.workloads.layers import param_dtype
+from memprof.workloads.layers import norm, param_dtype
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.mlp import up_and_down
-from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.scopes import EXPERTS, LOSSES, ROUTER
 from memprof.workloads.sharding import BATCH, EXPERT, GROUP, WHOLE, divided
 from memprof.workloads.train_config import TrainConfig
@@ -66,7 +65,7 @@ class MixtureOfExperts(nn.Module):
         """
         config, train_config = self.config, self.train_config
         batch, length, hidden_size = hidden.shape
-        hidden = norm(config, train_config, name="norm")(hidden)
+        hidden = norm(config.norm, train_config, name="norm")(hidden)
         # The router is float32 for every compute dtype: rounded logits would choose other experts (Switch, 2.4).
         router = nn.Dense(
             config.num_experts, use_bias=False, dtype=jnp.float32, param_dtype=param_dtype(train_config), name=ROUTER

@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.layers import checkpointed_activation, dense
+from memprof.workloads.layers import checkpointed_activation, dense, norm
 from memprof.workloads.models.transformer.config import TransformerConfig
-from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.scopes import MLP_UP
 from memprof.workloads.sharding import BATCH, LENGTH, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
@@ -23,7 +22,7 @@ class MLPBlock(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """Return `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
-        hidden = norm(self.config, self.train_config, name="norm")(hidden)
+        hidden = norm(self.config.norm, self.train_config, name="norm")(hidden)
         hidden = up_and_down(hidden, self.config, self.train_config, BATCH, LENGTH)
         return nn.Dropout(self.config.dropout_rate, deterministic=False)(hidden)
 

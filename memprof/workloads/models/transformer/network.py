@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from memprof.workloads.layers import checkpointed, dense
+from memprof.workloads.layers import checkpointed, dense, norm
 from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.mesh_axes import PP
 from memprof.workloads.model import Model, Unpruned
@@ -29,7 +29,6 @@ from memprof.workloads.models.transformer.batch import batch_shapes, sample
 from memprof.workloads.models.transformer.blocks import TENSOR_AXES, Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
-from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
 from memprof.workloads.pipeline import pipeline
 from memprof.workloads.scopes import LAYERS, LOSSES
@@ -60,7 +59,7 @@ class Transformer(nn.Module):
         else:
             layers = [block(config, train_config) for _ in range(config.num_layers)]
         self.layers = layers
-        self.final_norm = norm(config, train_config)
+        self.final_norm = norm(config.norm, train_config)
         if config.task == "classification":
             self.pooler = dense(config.hidden_size, train_config, has_bias=config.biases)
             self.pooler_dropout = nn.Dropout(config.dropout_rate, deterministic=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hlo import Step, program_of
@@ -10,7 +12,7 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, Node, array, f32, tuple_of
 
 from memprof.analysis.attribution.aliases import AliasSets
 from memprof.analysis.attribution.dataflow import Dataflow
-from memprof.analysis.attribution.elementwise import Steps
+from memprof.analysis.attribution.elementwise import Steps, _twins
 from memprof.analysis.hlo.buffer_table import decode_buffer_table
 from memprof.analysis.records.categories import Role
 
@@ -194,6 +196,20 @@ def test_what_is_made_of_twins_in_the_same_way_are_twins() -> None:
     for number, part in enumerate(parts):
         step.forward(f"ends{number}", "slice", part, shape=f32(2))
     assert _Known(step).grown("ends0") == {"ends0", "ends1"}
+
+
+def test_only_constants_are_taken_for_equal() -> None:
+    """The first two differ in a constant (groups 7 and 8), the others read other values, among them the first group."""
+
+    def step(output: int, read: int) -> Any:
+        leaf = SimpleNamespace(dtype="f32", dimensions=(4,))
+        instruction = SimpleNamespace(op_name="", stack_frame_id=0, dimensions=(), shape=SimpleNamespace(leaves=[leaf]))
+        return SimpleNamespace(
+            is_elementwise=True, opcode="sine", instruction=instruction, inputs=[(0, read)], output=output
+        )
+
+    steps = [step(10, 7), step(11, 8), step(12, 0), step(13, 1)]
+    assert _twins(steps, constants=[7, 8]) == {10: [10, 11], 11: [10, 11]}
 
 
 def test_of_a_library_call_the_first_result_counts() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hlo import Step, program_of
+from hlo_nodes import f32, tuple_of
 
-from memprof.analysis.hlo.program_checks import MAX_BYTES, check_shape, check_unique
+from memprof.analysis.hlo.program_checks import MAX_BYTES, _check_buffer, check_shape, check_unique
 from memprof.errors import InternalError
 
 
@@ -35,3 +37,14 @@ def test_numbers_that_identify_things_differ() -> None:
     check_unique("instructions", [1, 2, 3])
     with pytest.raises(InternalError, match="two of its instructions have the same number"):
         check_unique("instructions", [1, 2, 1])
+
+
+def test_a_tuple_has_the_elements_of_its_shape_and_no_other() -> None:
+    step = Step()
+    made = step.op("made", "custom-call", tuple_of(f32(1), tuple_of()), target="anything")
+    program = program_of(step.proto())
+    for place in ((0,), (1,)):  # an empty tuple has a table of pointers
+        _check_buffer((1, 8, made.id, place), 8, program, {})
+    for place in ((2,), (0, 0)):
+        with pytest.raises(InternalError, match="an element that its instruction does not have"):
+            _check_buffer((1, 8, made.id, place), 8, program, {})

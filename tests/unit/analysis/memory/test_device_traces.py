@@ -20,8 +20,10 @@ from memprof.errors import InternalError
 LASTING = 16 + 4  # the argument, the result
 
 
-def _capture(color: int, *, opcode: str = "all-gather", peak_bytes: int = LASTING + 64) -> Capture:
-    """`gathered` lies in memory of a colour of its own.
+def _capture(
+    color: int, *, opcode: str = "all-gather", peak_bytes: int = LASTING + 64, num_elements: int = 4
+) -> Capture:
+    """`gathered` lies in memory of a colour of its own; `x` and `a` have a number of elements.
 
     position      1      2         3     4     5
     gathered             64 ------ 64
@@ -29,8 +31,8 @@ def _capture(color: int, *, opcode: str = "all-gather", peak_bytes: int = LASTIN
                                          c 8
     """
     step = Step()
-    x = step.argument("x", Role.BATCH, f32(4))
-    a = step.op("a", "multiply", f32(4), [x, x], FORWARD)
+    x = step.argument("x", Role.BATCH, f32(num_elements))
+    a = step.op("a", "multiply", f32(num_elements), [x, x], FORWARD)
     gathered = step.op("gathered", opcode, f32(16), [a], FORWARD)
     b = step.op("b", "multiply", f32(8), [gathered, gathered], FORWARD)
     c = step.op("c", "slice", f32(2), [b], FORWARD)
@@ -89,6 +91,12 @@ def test_the_compilers_peak_of_the_higher_kind_is_still_compared() -> None:
     for wrong in (LASTING + 64 + 32, LASTING + 40):
         with pytest.raises(InternalError, match="the live peak"):
             analyze(_capture(7, peak_bytes=wrong))
+
+
+def test_two_kinds_may_have_their_peaks_at_the_same_moment() -> None:
+    """`a` has 64 bytes, more than `b` and `c`, and is live beside the 64 of `gathered`."""
+    report = analyze(_capture(7, num_elements=16, peak_bytes=64 + 4 + 64))
+    assert report.live_peak_bytes == 64 + 4 + 64 + 64
 
 
 def test_other_memory_than_the_devices_is_not_counted() -> None:

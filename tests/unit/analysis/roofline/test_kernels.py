@@ -77,6 +77,13 @@ def test_only_a_copy_between_host_and_device_takes_their_link(
     assert found.priced_share == 1.0
 
 
+def test_a_copy_without_a_context_takes_the_link_too() -> None:
+    step = Step()
+    start = step.op("start", "copy-start", tuple_of(ON_HOST, f32(5)), [value(step, f32(5))])
+    step.op("done", "copy-done", ON_HOST, [start])
+    assert bound(step).at_least_seconds == 20.0
+
+
 @pytest.mark.parametrize(("is_copied_to_host", "seconds"), [(True, 23.0), (False, 40.0)])
 def test_a_kernel_that_reads_from_the_host_overlaps_with_copies_to_it(is_copied_to_host: bool, seconds: float) -> None:
     """The copy takes 20 s, the reading kernel 20 s, and the other kernel 3 s."""

@@ -1,0 +1,109 @@
+"""The masks and biases of an attention: their parts, and what constant ones mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend import core
+
+from memprof.sources.jax.checkpointing.attentions import Attention, Axes, Operand
+from memprof.sources.jax.checkpointing.constants import Constants
+
+MASKED = -1e4  # masked scores are at most this
+
+
+def with_masks(
+    found: Attention, masks: Iterable[Operand], biases: Iterable[Operand], constants: Constants
+) -> Attention:
+    """Return the attention with its masks and biases, without constant ones that are causal or have no effect."""
+    kept: list[Operand] = []
+    is_causal = False
+
+    def is_same(operand: Operand, wanted: Callable[[Any], Any]) -> bool:
+        def test(array: Any) -> Any:
+            known = {operand.atom: array} if isinstance(operand.atom, core.Var) else {}
+            beside = found.beside(operand, known)
+            return jnp.all(wanted(~beside if operand.is_negated else beside))
+
+        return constants.holds(test, operand.atom)
+
+    def causal(array: Any) -> Any:
+        return jnp.tril(jnp.ones(array.shape[-2:], bool))
+
+    is_square = found.sizes[found.queries] == found.sizes[found.keys]
+    for mask in masks:
+        if is_square and is_same(mask, lambda array: array == causal(array)):
+            is_causal = True
+        elif not is_same(mask, lambda array: array):
+            kept.append(mask)
+    kept_biases: list[Operand] = []
+    for bias in biases:
+        if (
+            is_square
+            and not bias.is_negated
+            and is_same(bias, lambda array: jnp.where(causal(array), array == 0, array <= MASKED))
+        ):
+            is_causal = True
+        else:
+            kept_biases.append(bias)
+    return replace(found, masks=tuple(kept), biases=tuple(kept_biases), is_causal=is_causal)
+
+
+def unrepeated(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) -> Iterator[Operand]:
+    """Yield an array with only the axes along which it was not repeated."""
+    maker = _behind(constants, atom, axes)
+    if maker is None:
+        yield Operand(atom, axes, is_negated)
+    else:
+        yield from unrepeated(constants, *maker, is_negated=is_negated)
+
+
+def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) -> Iterator[Operand]:
+    """Yield the masks that together make a mask."""
+    maker = constants.maker(atom)
+    behind = _behind(constants, atom, axes)
+    name = "" if maker is None else maker.primitive.name
+    if behind is not None:
+        yield from allowed(constants, *behind, is_negated=is_negated)
+    elif maker is not None and name == "not":
+        yield from allowed(constants, maker.invars[0], axes, is_negated=not is_negated)
+    elif maker is not None and name == ("or" if is_negated else "and"):
+        for each in maker.invars:
+            yield from allowed(constants, each, axes, is_negated=is_negated)
+    elif maker is not None and name in ("ne", "eq") and constants.number(maker.invars[1]) == 0:
+        inner = maker.invars[0]
+        source = constants.maker(inner)
+        while source is not None and source.primitive.name == "convert_element_type" and inner.aval.dtype != bool:
+            inner = source.invars[0]
+            source = constants.maker(inner)
+        if inner.aval.dtype != bool:
+            yield Operand(atom, axes, is_negated)
+        else:
+            yield from allowed(constants, inner, axes, is_negated=is_negated != (name == "eq"))
+    else:
+        yield Operand(atom, axes, is_negated)
+
+
+def _behind(constants: Constants, atom: Any, axes: Axes) -> tuple[Any, Axes] | None:
+    """Return the array that an array only repeats or reshapes, with its own axes; None if there is none."""
+    maker = constants.maker(atom)
+    if maker is None or not atom.aval.shape:
+        return None
+    (inner, *_), params = maker.invars, maker.params
+    shape = inner.aval.shape
+    match maker.primitive.name:
+        case "broadcast_in_dim":
+            places = tuple(map(int, params["broadcast_dimensions"]))
+            return inner, tuple(
+                axes[place] if shape[axis] == atom.aval.shape[place] else () for axis, place in enumerate(places)
+            )
+        case "transpose":
+            order = tuple(params["permutation"])
+            return inner, tuple(axes[order.index(axis)] for axis in range(len(order)))
+        case "squeeze" | "reshape" if [n for n in shape if n > 1] == [n for n in atom.aval.shape if n > 1]:
+            kept = iter(each for each, size in zip(axes, atom.aval.shape, strict=True) if size > 1)
+            return inner, tuple(next(kept) if size > 1 else () for size in shape)
+    return None

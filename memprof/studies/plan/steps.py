@@ -1,0 +1,132 @@
+"""A step whose checkpoints a plan compiles and predicts: the original step, or the step after allowed changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from jax.extend.core import ClosedJaxpr
+
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.checkpoints import Block, Checkpoints
+from memprof.analysis.records.report import Report
+from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import checkpointed
+from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.liveness import estimated_peaks
+from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.compile import capture_of, traced_jaxpr
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.studies.plan.candidates import point_of, signatures_of
+from memprof.studies.plan.choice import Choice, choice_of, sizes_of
+from memprof.studies.plan.plan import PlanPoint
+from memprof.studies.plan.predictions import Compiled, predicted_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Compiler:
+    """Compiles steps for a target, and counts the compiles for the progress messages."""
+
+    target: Target
+    progress: Callable[[str], None]
+    num_compiles: int = 0
+
+    def report(self, spec: StepSpec, name: str) -> Report:
+        """Compile a step. The name is shown as its progress."""
+        self.num_compiles += 1
+        number = self.num_compiles
+        fresh = capture_of(spec, self.target, progress=lambda stage: self.progress(f"{number}: {name}, {stage}"))
+        return analyze(fresh.capture, fresh.decoded, with_order=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedStep:
+    """A step after changes, before checkpoints.
+
+    Attributes:
+        blocks: the parts of the step that get a checkpoint.
+        is_loop: whether these parts are the iterations of scans.
+        points: its compiles; the first is without checkpoints.
+        peaks: the estimates of its traces, by their checkpoints.
+    """
+
+    spec: StepSpec
+    blocks: list[Block]
+    is_loop: bool
+    compiler: Compiler
+    points: list[PlanPoint] = field(default_factory=list)
+    peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of runs of all blocks."""
+        return sum(block.count for block in self.blocks)
+
+    def everything(self) -> Choice:
+        """Return the choice that keeps all results that the backward pass needs."""
+        return choice_of(self.blocks, signatures_of(self.blocks))
+
+    def known(self, choice: Choice) -> PlanPoint | None:
+        """Return the compile of a choice, if there is one."""
+        checkpoints = Checkpoints(kept=choice.kept)
+        return next((point for point in self.points if point.checkpoints == checkpoints), None)
+
+    def compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
+        """Compile the step with checkpoints."""
+        predicted = self.predicted(checkpoints)
+        with checkpointed(checkpoints):
+            report = self.compiler.report(self.spec, name)
+        point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+        self.points.append(replace(point, predicted_bytes=predicted))
+        return self.points[-1]
+
+    def predicted(self, checkpoints: Checkpoints) -> int:
+        """Predict the footprint of the step with checkpoints, from its trace and the compiles so far."""
+        if checkpoints not in self.peaks:
+            with checkpointed(checkpoints):
+                self.peaks[checkpoints] = _peaks_of(traced_jaxpr(self.spec, self.compiler.target), self.compiler.target)
+        compiled = [
+            Compiled(
+                checkpoints=each.checkpoints, peaks=self.peaks[each.checkpoints], footprint_bytes=each.footprint_bytes
+            )
+            for each in self.points
+        ]
+        return predicted_bytes(
+            checkpoints,
+            self.peaks[checkpoints],
+            compiled,
+            sizes=sizes_of(self.blocks),
+            everything=self.everything().kept,
+            num_blocks=self.num_blocks,
+        )
+
+
+def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) -> ChangedStep:
+    """Return a compiled step, with its blocks.
+
+    Raises:
+        MemprofError: the step differentiates nothing in reverse mode.
+    """
+    with checkpointed(None) as functions:
+        traced = traced_jaxpr(spec, compiler.target)
+    if not functions:
+        raise MemprofError(f"{spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory")
+    compiler.progress("choosing")
+    num_devices = report.target.topology.num_devices
+    blocks = [
+        block_of(body, count, report.target.speeds, num_devices=num_devices)
+        for closed in functions
+        for body, count in blocks_of(closed)
+    ]
+    has_loops = any(find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions)
+    kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
+    point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
+    peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}
+    return ChangedStep(spec=spec, blocks=blocks, is_loop=has_loops, compiler=compiler, points=[point], peaks=peaks)
+
+
+def _peaks_of(traced: ClosedJaxpr, target: Target) -> tuple[int, ...]:
+    num_devices = target.topology.num_devices
+    return tuple(peak // num_devices for peak in estimated_peaks(traced.jaxpr))
