@@ -12,7 +12,7 @@ from memprof.errors import MemprofError
 from memprof.reports.formats.html import document_fragment
 from memprof.reports.formats.terminal import lower
 from memprof.reports.options import RenderOptions
-from memprof.reports.views.model_summary import model_summary_document
+from memprof.reports.views.modules import model_summary_document
 from memprof.sources.jax.tracing.step_checks import shown
 
 if TYPE_CHECKING:

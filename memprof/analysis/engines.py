@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from memprof.analysis.attribution.module_paths import path_keys
-from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.memory.breakdown import common_fields
 from memprof.analysis.memory.card import judge_engine
 from memprof.analysis.records.capture import ArgumentLeaf, Capture
 from memprof.analysis.records.categories import Category, Phase, Role
@@ -61,31 +61,12 @@ def analyze_engine(capture: Capture) -> Report:
     total = figures.weights_bytes + figures.activation_bytes + figures.input_bytes + figures.output_bytes
     assert footprint == total + figures.persistent_bytes
     return Report(
-        label=capture.label,
-        workload=capture.workload,
-        techniques=capture.techniques,
-        config=capture.config,
-        target=capture.target,
-        toolchain=capture.toolchain,
+        **common_fields(capture, buffers, modules, footprint, forward_flops={}),
         framework="jax" if capture.toolchain.jax else "onnx",
         engine=engine.builder,
         engine_figures=figures,
-        compiler=capture.compiler,
-        timings=capture.timings,
-        footprint_bytes=footprint,
-        live_peak_bytes=footprint,
-        num_params=capture.num_params,
-        flops=capture.flops,
-        recomputed_flops=capture.recomputed_flops,
-        categories=sum_by_category(buffers, fragmentation_bytes=0),
-        by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", 0)),
-        by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", 0)),
-        by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, 0)),
-        modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=0, forward_flops={}),
-        buffers=buffers,
         temp_buffers=temps,
         timeline=_timeline(held, temps, len(engine.layers), replayed.peak_position),
-        arguments=capture.arguments,
         program=ProgramFacts(num_recomputed_operations=0, loops=(), host_bytes=engine.host_persistent_bytes),
         doubts=(*capture.doubts, NOT_KNOWN),
         verdict=judge_engine(footprint, capture.target),

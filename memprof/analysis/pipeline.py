@@ -30,7 +30,7 @@ from memprof.analysis.hlo.liveness import replay
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.memory.accounting import Attribution, Memory, account_memory
-from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.memory.breakdown import common_fields
 from memprof.analysis.memory.checks import check_shapes, check_totals, plan_totals
 from memprof.analysis.memory.device_traces import device_traces
 from memprof.analysis.memory.named_buffers import buffers_named
@@ -40,7 +40,7 @@ from memprof.analysis.memory.verdict import judge
 from memprof.analysis.mesh.collectives import collective_traffic
 from memprof.analysis.mesh.partitioner import partitioner_notes
 from memprof.analysis.records.capture import ArgumentLeaf, Capture
-from memprof.analysis.records.categories import Phase, Role
+from memprof.analysis.records.categories import Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.pressure import Pressure
@@ -169,7 +169,6 @@ def _look_into(capture: Capture, decoded: Decoded) -> _Parts:
 def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool) -> Report:
     program, table, values, memory = parts.decoded.program, parts.decoded.table, parts.values, parts.memory
     buffers = memory.at_peak
-    rest = memory.footprint_bytes - memory.live_peak_bytes
     forward_flops = _forward_flops(capture.flops_by_scope, values)
     pieces, pressed_pieces = pieces_of(table, capture.arguments), None
     assert pieces.footprint_bytes == memory.footprint_bytes
@@ -177,30 +176,9 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
     if without_limit is not None:
         pieces, pressed_pieces = without_limit.pieces, pieces
     return Report(
-        label=capture.label,
-        workload=capture.workload,
-        techniques=capture.techniques,
-        config=capture.config,
-        target=capture.target,
-        toolchain=capture.toolchain,
-        compiler=capture.compiler,
-        timings=capture.timings,
-        footprint_bytes=memory.footprint_bytes,
-        live_peak_bytes=memory.live_peak_bytes,
-        num_params=capture.num_params,
-        flops=capture.flops,
-        recomputed_flops=capture.recomputed_flops,
-        categories=sum_by_category(buffers, fragmentation_bytes=rest),
-        by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
-        by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
-        by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
-        modules=module_tree(
-            buffers, capture.arguments, parts.modules, fragmentation_bytes=rest, forward_flops=forward_flops
-        ),
-        buffers=buffers,
+        **common_fields(capture, buffers, parts.modules, memory.footprint_bytes, forward_flops),
         temp_buffers=memory.temps,
         timeline=memory.timeline,
-        arguments=capture.arguments,
         parameter_bytes={
             each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
         },
@@ -234,7 +212,6 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
             values,
             (*memory.indefinite, *memory.temps),
         ),
-        forward_flops=forward_flops,
         roofline=roofline(program, capture.target),
         schedule=parts.peak.schedule if with_order else None,
         reasons=parts.why(buffers[:_MAX_REASONS]) if with_order else (),

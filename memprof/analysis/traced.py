@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeVar
 
-from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.memory.breakdown import common_fields
 from memprof.analysis.memory.caching_allocator import AllocatorSettings, CachingAllocator
 from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.records.capture import Capture
@@ -62,34 +62,12 @@ def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None
     live_peak = sum(each.size_bytes for each in buffers)
     assert live_peak == span.peak_bytes
     footprint = allocated.reserved_bytes
-    rest = footprint - live_peak
     return Report(
-        label=capture.label,
-        workload=capture.workload,
-        techniques=capture.techniques,
-        config=capture.config,
-        target=capture.target,
-        toolchain=capture.toolchain,
+        **common_fields(capture, buffers, DottedPaths(), footprint, trace.forward_flops),
         framework=trace.framework,
         engine="",
-        compiler=capture.compiler,
-        timings=capture.timings,
-        footprint_bytes=footprint,
-        live_peak_bytes=live_peak,
-        num_params=capture.num_params,
-        flops=capture.flops,
-        recomputed_flops=capture.recomputed_flops,
-        categories=sum_by_category(buffers, fragmentation_bytes=rest),
-        by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
-        by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
-        by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
-        modules=module_tree(
-            buffers, capture.arguments, DottedPaths(), fragmentation_bytes=rest, forward_flops=trace.forward_flops
-        ),
-        buffers=buffers,
         temp_buffers=placed.temps,
         timeline=_timeline(trace, span, placed),
-        arguments=capture.arguments,
         program=_facts(trace),
         doubts=capture.doubts,
         verdict=judge_reserved(footprint, capture.target),
@@ -100,7 +78,6 @@ def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None
             allocated_bytes=allocated.allocated_bytes,
             reserved_bytes=footprint,
         ),
-        forward_flops=trace.forward_flops,
         analysis_seconds=time.perf_counter() - started,
     )
 

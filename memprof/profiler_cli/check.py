@@ -12,7 +12,6 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.console import ExitCode, say, stages
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
-from memprof.profiler_cli.traced_step import tracing
 
 _What = Annotated[
     str,
@@ -86,7 +85,15 @@ def check(
     asked = compiling.target if update else compiling.target or fits
     make = None
     if framework is options.FrameworkName.TORCH:
-        make = tracing(what, step, "+".join(technique), arguments, asked, compiling.mesh)
+        from memprof.studies.torch_step import TorchTrace, torch_target
+
+        trace = TorchTrace(
+            subject=step.subject(what, arguments),
+            techniques="+".join(technique),
+            target=torch_target(asked, compiling.mesh),
+        )
+        trace.check()
+        make = trace.capture
     aim = resolve_asked(
         asked, mesh=compiling.mesh, hosts=compiling.hosts, chips=compiling.topology, slices=compiling.slices
     )

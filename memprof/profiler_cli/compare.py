@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 from dataclasses import replace
@@ -23,12 +22,11 @@ from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
     from memprof.analysis.comparison import FailedRow, ReportComparison
-    from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.pool import PoolSettings
-    from memprof.profiler_cli.kept_captures import KeptCaptures
     from memprof.sources.jax.processes.task import Task
     from memprof.studies.engine import EngineBuild
     from memprof.studies.subject import Subject
+    from memprof.studies.torch_step import TorchTrace
 
 
 class ComparedBy(StrEnum):
@@ -115,12 +113,11 @@ def compare(
     memprof compare before.memprof after.memprof
     memprof compare compare-transformer-gpt2 --sort footprint
     """
-    from memprof.analysis.pipeline import analyze
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.sources.jax.processes.launch import num_at_a_time
-    from memprof.studies.engine import build_rows, of_model
+    from memprof.studies.engine import of_model
     from memprof.studies.export import as_inference
-    from memprof.studies.side_by_side import Rows, SideBySide, compile_rows, set_side_by_side, techniques_label
+    from memprof.studies.side_by_side import Rows, SideBySide, compile_rows, make_rows, techniques_label
     from memprof.studies.subject import request_digest
     from memprof.workloads.user.reference import is_reference
 
@@ -142,32 +139,22 @@ def compare(
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     judged_by = options.chosen_pool(pool)
-    traced: list[Capture] = []
-    if options.FrameworkName.TORCH in framework:
-        traced = _traced_rows(name, step, technique, arguments, compiling)
-    requests = {capture.request for capture in traced}
-    if traced and options.FrameworkName.JAX not in framework:
-        with kept_captures(
-            folder,
-            file_name("compare", name, step.preset or "", options.FrameworkName.TORCH),
-            save=save,
-            with_source=source,
-            is_of_it=lambda capture: capture.request in requests,
-        ) as kept:
-            _keep_all(traced, kept)
-            kept.say_where(f"; compare them again with: memprof compare {as_argument(kept.folder or Path())}")
-        print_comparison(set_side_by_side([analyze(each) for each in traced], reference=reference), show)
-        return
-    subject, settings = step.subject(name, arguments), compiling.settings()
-    builds: list[EngineBuild] = []
-    if options.EngineName.TENSORRT in engine:
-        builds = _builds(subject, technique, compiling)
+    subject, settings, preset = step.subject(name, arguments), compiling.settings(), step.preset or ""
+    is_of_jax = options.FrameworkName.JAX in framework or not framework
+    traces = _traces(subject, technique, compiling) if options.FrameworkName.TORCH in framework else []
+    builds = _builds(subject, technique, compiling) if options.EngineName.TENSORRT in engine else []
+    not_of_xla: list[EngineBuild | TorchTrace] = [*builds, *traces]
+    for row in not_of_xla:
+        row.check()
+    if builds:
         subject = as_inference(subject)
         technique = [each for each in technique or ["baseline"] if of_model(each) == each]
     tasks: tuple[Task, ...] = ()
     refused: tuple[FailedRow, ...] = ()
-    aim = compiling.resolved(runs=bool(steps)) or (builds[0].target if builds else None)
-    if not builds or options.EngineName.XLA in engine:
+    aim = None
+    if is_of_jax:
+        aim = compiling.resolved(runs=bool(steps)) or (builds[0].target if builds else None)
+    if is_of_jax and (not builds or options.EngineName.XLA in engine):
         subject.check_changeable(technique)
         rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
         tasks, refused = rows.tasks(aim, num_steps=steps or 0, settings=settings)
@@ -175,30 +162,23 @@ def compare(
             rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
-    requests |= {request_digest(task) for task in tasks} | {build.digest for build in builds}
+    requests = {*map(request_digest, tasks), *(row.digest for row in not_of_xla)}
     with kept_captures(
         folder,
-        file_name("compare", subject.label, step.preset or ""),
+        file_name("compare", *((subject.label, preset) if is_of_jax else (name, preset, options.FrameworkName.TORCH))),
         save=save,
         with_source=source,
         is_of_it=lambda capture: capture.request in requests,
     ) as kept:
-        labels = [*(task.label for task in tasks), *(build.label for build in builds)]
-        table = SideBySide(
-            [*labels, *(capture.label for capture in traced)],
-            reference=reference,
-            sums_only=show.format.compares_sums,
-        )
+        labels = [*(task.label for task in tasks), *(row.label for row in not_of_xla)]
+        table = SideBySide(labels, reference=reference, sums_only=show.format.compares_sums)
         with row_stages(labels) as progress:
             compile_rows(tasks, table, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by)
-            build_rows(builds, table, progress=progress, keep=kept.keep)
-        _keep_all(traced, kept)
+            make_rows(not_of_xla, table, progress=progress, keep=kept.keep)
         again = f"memprof compare {as_argument(kept.folder or Path())}"
         if table.reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(table.reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    for capture in traced:
-        table.add(analyze(capture))
     print_comparison(table.comparison(refused), show)
 
 
@@ -208,7 +188,7 @@ def _builds(subject: Subject, rows: list[str], compiling: options.CompileOptions
     from memprof.studies.subject import is_model_file
 
     target = engine_target(compiling.target)
-    builds = [
+    return [
         EngineBuild(
             subject=subject,
             techniques=each,
@@ -218,51 +198,22 @@ def _builds(subject: Subject, rows: list[str], compiling: options.CompileOptions
         )
         for each in rows or ["" if is_model_file(subject.name) else "baseline"]
     ]
-    for build in builds:
-        build.check()
-    return builds
 
 
-def _traced_rows(
-    workload: str,
-    step: options.StepOptions,
-    rows: list[str],
-    arguments: list[str],
-    compiling: options.CompileOptions,
-) -> list[Capture]:
-    """The captures of the rows as steps of PyTorch."""
-    from memprof.sources.jax.targets.resolve import option_of
-    from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
-    from memprof.workloads.user.reference import is_reference
+def _traces(subject: Subject, rows: list[str], compiling: options.CompileOptions) -> list[TorchTrace]:
+    """The rows as steps of PyTorch."""
+    from memprof.studies.torch_step import FRAMEWORK, TorchTrace, torch_target
 
-    aim = torch_target(compiling.target, compiling.mesh)
-    techniques = rows or ["" if is_reference(workload) else "baseline"]
-    makers = [
-        step_maker(
-            workload,
-            preset=step.preset,
-            overrides=step.overrides,
+    target = torch_target(compiling.target, compiling.mesh)
+    return [
+        TorchTrace(
+            subject=subject,
             techniques=each,
-            arguments=arguments,
-            num_devices=aim.topology.num_devices,
+            target=target,
+            label=" ".join(filter(None, (subject.name, each, f"({FRAMEWORK})"))),
         )
-        for each in techniques
+        for each in rows or ["baseline" if subject.is_built_in else ""]
     ]
-    labels = [" ".join(filter(None, (workload, each, "(torch)"))) for each in techniques]
-    asked = repr((workload, step.preset, step.overrides, arguments, option_of(aim), techniques))
-    request = hashlib.sha256(asked.encode()).hexdigest()
-    captures = []
-    with row_stages(labels) as progress:
-        for make_spec, label in zip(makers, labels, strict=True):
-            progress(label, "tracing")
-            captures.append(replace(capture_of_step(make_spec, aim, label=label), request=request))
-            progress(label, "done")
-    return captures
-
-
-def _keep_all(captures: list[Capture], kept: KeptCaptures) -> None:
-    for capture in captures:
-        kept.keep(capture)
 
 
 def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:

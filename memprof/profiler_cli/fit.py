@@ -229,7 +229,7 @@ def _print_curve(
         against: the field, with values or without.
     """
     from memprof.reports.json.fit_curve import fit_curve_json
-    from memprof.reports.views.fit_curve import fit_curve_document
+    from memprof.reports.views.fit import fit_curve_document
     from memprof.studies.fit.curve import check_curve, curve_request, fit_curve
 
     other, values = _field_and_values(against)

@@ -18,7 +18,6 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
-from memprof.profiler_cli.traced_step import tracing
 
 if TYPE_CHECKING:
     from memprof.analysis.hlo.decoded import FreshCapture
@@ -109,7 +108,12 @@ def run(
     judged_by = options.chosen_pool(pool)
     make: Callable[..., FreshCapture]
     if framework is options.FrameworkName.TORCH:
-        label, make = workload, tracing(workload, step, techniques, arguments, compiling.target, compiling.mesh)
+        from memprof.studies.torch_step import TorchTrace, torch_target
+
+        target = torch_target(compiling.target, compiling.mesh)
+        trace = TorchTrace(subject=step.subject(workload, arguments), techniques=techniques, target=target)
+        trace.check()
+        label, make = workload, trace.capture
     else:
         aim = None
         subject, settings = step.subject(workload, arguments), compiling.settings()

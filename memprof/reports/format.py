@@ -70,18 +70,10 @@ def document_format(
         return lower(report_document(report, options), options)
 
     def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str | bytes:
-        document = comparison_document(
-            comparison,
-            by=options.by,
-            depth=options.depth,
-            top=options.top,
-            order=options.order,
-            with_configuration=options.with_configuration,
-        )
-        return lower(document, options)
+        return lower(comparison_document(comparison, options), options)
 
     def render_diff(diff: ReportComparison, options: RenderOptions) -> str | bytes:
-        return lower(diff_document(diff, by=options.by, depth=options.depth, top=options.top), options)
+        return lower(diff_document(diff, options), options)
 
     return Format(
         name=name,
@@ -100,25 +92,8 @@ def document_format(
 def report_document(report: Report, options: RenderOptions) -> Document:
     """Build the document that the options select."""
     if options.first_screen:
-        return first_screen_document(
-            report,
-            options.advice_for(report),
-            whole_advice=options.with_advice,
-            with_configuration=options.with_configuration,
-            capture=options.capture,
-            advise_command=options.advise_command,
-            verdict_first=options.verdict_first,
-        )
-    if options.by is None:
-        advice = options.advice_for(report) if options.with_advice else None
-        return summary_document(
-            report,
-            depth=options.depth,
-            top=options.top,
-            advice=advice,
-            with_configuration=options.with_configuration,
-        )
-    return by_document(report, by=options.by, depth=options.depth, top=options.top, capture=options.capture)
+        return first_screen_document(report, options)
+    return summary_document(report, options) if options.by is None else by_document(report, options.by, options)
 
 
 @cache

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
-from memprof.analysis.comparison import FailedRow
 from memprof.analysis.hlo.decoded import FreshCapture
-from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.capture import NO_COMPILER, ArgumentLeaf, Capture, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.errors import MemprofError
@@ -27,7 +24,6 @@ from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
-from memprof.studies.side_by_side import SideBySide
 from memprof.studies.subject import Subject, is_model_file
 from memprof.workloads.composition import ENGINE_TECHNIQUES, INT8, VARYING, parse_techniques
 from memprof.workloads.overrides import split_override
@@ -38,9 +34,6 @@ _DEFAULT_TARGET = "rtx-4090"
 _FILE = "model.onnx"
 # No pool: an engine allocates the free memory of the card.
 POOL = PoolSettings(allocator=Allocator.CUDA_ASYNC)
-_NO_TOTALS = CompilerTotals(
-    argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
-)
 
 
 def engine_target(name: str | None) -> Target:
@@ -134,7 +127,7 @@ class EngineBuild:
             config=dict(maxima),
             target=self.target,
             toolchain=_tools(built.engine.version),
-            compiler=_NO_TOTALS,
+            compiler=NO_COMPILER,
             arguments=tuple(_weight(number, each) for number, each in enumerate(built.weights)),
             flops=0,
             recomputed_flops=0,
@@ -159,7 +152,7 @@ class EngineBuild:
             capture,
             target=self.target,
             toolchain=replace(capture.toolchain, xla_flags="", cuda_plugin=None, tensorrt=built.engine.version),
-            compiler=_NO_TOTALS,
+            compiler=NO_COMPILER,
             timings=replace(capture.timings, compile_seconds=built.seconds),
             engine=built.engine,
             pool=POOL,
@@ -226,32 +219,6 @@ class EngineBuild:
                 )
             maxima[name] = int(text)
         return maxima
-
-
-def build_rows(
-    builds: Sequence[EngineBuild],
-    table: SideBySide,
-    *,
-    progress: Callable[[str, str], None],
-    keep: Callable[[Capture], None],
-) -> None:
-    """Build and analyse engines, one after another, because the builder uses all processors.
-
-    Args:
-        table: gets the rows.
-        progress: called with a row's label and its stage.
-        keep: called with each capture.
-    """
-    for build in builds:
-        try:
-            capture = build.capture(progress=partial(progress, build.label)).capture
-        except MemprofError as error:
-            table.fail(FailedRow(label=build.label, reason=str(error)))
-            progress(build.label, "failed")
-            continue
-        keep(capture)
-        table.add(analyze(capture))
-        progress(build.label, "done")
 
 
 def _tools(version: str) -> Toolchain:

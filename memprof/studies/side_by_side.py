@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
+from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.pool import PoolSettings
@@ -180,6 +183,41 @@ def compile_rows(
         keep(capture)
         table.add(analyze(capture, result.fresh.decoded, pool=pool, with_order=False))
         progress(label, "done")
+
+
+class RowMaker(Protocol):
+    """A row that XLA does not compile: an engine to build, or a PyTorch step to trace."""
+
+    @property
+    def label(self) -> str: ...
+
+    def capture(self, *, progress: Callable[[str], None]) -> FreshCapture: ...
+
+
+def make_rows(
+    makers: Sequence[RowMaker],
+    table: SideBySide,
+    *,
+    progress: Callable[[str, str], None],
+    keep: Callable[[Capture], None],
+) -> None:
+    """Make and analyse rows, one after another, because an engine's builder uses all processors.
+
+    Args:
+        table: gets the rows.
+        progress: called with a row's label and its stage.
+        keep: called with each capture.
+    """
+    for maker in makers:
+        try:
+            capture = maker.capture(progress=partial(progress, maker.label)).capture
+        except MemprofError as error:
+            table.fail(FailedRow(label=maker.label, reason=str(error)))
+            progress(maker.label, "failed")
+            continue
+        keep(capture)
+        table.add(analyze(capture))
+        progress(maker.label, "done")
 
 
 def set_side_by_side(

@@ -89,11 +89,13 @@ class TorchTrace:
     Attributes:
         subject: a built-in workload, or a reference to a function that returns a `TorchStepSpec`.
         techniques: labels joined by `+`.
+        label: its name in the report; if empty, the step's own label.
     """
 
     subject: Subject
     techniques: str
     target: Target
+    label: str = ""
 
     @property
     def digest(self) -> str:
@@ -114,7 +116,9 @@ class TorchTrace:
         """
         make_spec = self._maker()
         progress("tracing")
-        return FreshCapture(capture=replace(capture_of_step(make_spec, self.target), request=self.digest))
+        return FreshCapture(
+            capture=replace(capture_of_step(make_spec, self.target, label=self.label or None), request=self.digest)
+        )
 
     def _maker(self) -> StepMaker:
         subject = self.subject

@@ -26,7 +26,7 @@ from memprof.reports.format import format_named
 from memprof.reports.options import By, RenderOptions
 from memprof.reports.views.check import check_document
 from memprof.reports.views.fit import fit_document, techniques_document
-from memprof.reports.views.model_summary import model_summary_document
+from memprof.reports.views.modules import model_summary_document
 from memprof.reports.views.why import why_document
 from memprof.studies.check.baseline import baseline_of
 from memprof.studies.check.check import Maximum, check, parse_threshold

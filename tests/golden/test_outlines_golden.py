@@ -51,13 +51,12 @@ from memprof.reports.views.comparison import comparison_document
 from memprof.reports.views.diff import diff_document
 from memprof.reports.views.explain import explanation_document
 from memprof.reports.views.first_screen import first_screen_document
-from memprof.reports.views.fit import fit_document, techniques_document
-from memprof.reports.views.fit_curve import fit_curve_document
+from memprof.reports.views.fit import fit_curve_document, fit_document, techniques_document
 from memprof.reports.views.imported import ImportedProgram, imported_document
 from memprof.reports.views.job import job_document
 from memprof.reports.views.kernels import kernel_blocks
 from memprof.reports.views.memory_profile import memory_profile_diff_document, memory_profile_document
-from memprof.reports.views.model_summary import model_summary_document
+from memprof.reports.views.modules import model_summary_document
 from memprof.reports.views.plan import plan_document
 from memprof.reports.views.report import by_document, summary_document
 from memprof.reports.views.serving import serving_document
@@ -98,11 +97,11 @@ def _comparison(by: By | None, order: Order, top: int) -> Document:
     }
     failures = [FailedRow(label="net remat", reason="it broke")]
     made = compare(rows, baseline="net baseline", verdicts=verdicts, failures=failures)
-    return comparison_document(made, by=by, depth=3, top=top, order=order)
+    return comparison_document(made, RenderOptions(by=by, depth=3, top=top, order=order))
 
 
 def _diff(by: By | None, top: int) -> Document:
-    return diff_document(diff(_smaller(), full_report(scale=3)), by=by, depth=3, top=top)
+    return diff_document(diff(_smaller(), full_report(scale=3)), RenderOptions(by=by, depth=3, top=top))
 
 
 def _many_rows() -> Document:
@@ -113,7 +112,7 @@ def _many_rows() -> Document:
         )
         for number, size in enumerate((1, 1, 1, 2, 1, 1, 3, 4, 8))
     ]
-    return comparison_document(compare(made, baseline="net t3"), by=None, depth=1, top=2, order=Order.FOOTPRINT)
+    return comparison_document(compare(made, baseline="net t3"), RenderOptions(depth=1, top=2, order=Order.FOOTPRINT))
 
 
 def _why() -> Document:
@@ -387,23 +386,26 @@ _IMPORTED = [
 ]
 
 DOCUMENTS: dict[str, Callable[[], Document]] = {
-    "summary": lambda: summary_document(full_report(), depth=2, top=2, advice=advise(CASES["donate_state"][0]())),
-    "summary_of_one_device": lambda: summary_document(_smaller(), depth=1, top=100),
-    "summary_of_nothing": lambda: summary_document(REPORTS["empty"](), depth=1, top=1, advice=()),
+    "summary": lambda: summary_document(
+        full_report(), RenderOptions(depth=2, top=2, with_advice=True, advice=advise(CASES["donate_state"][0]()))
+    ),
+    "summary_of_one_device": lambda: summary_document(_smaller(), RenderOptions(depth=1, top=100)),
+    "summary_of_nothing": lambda: summary_document(
+        REPORTS["empty"](), RenderOptions(depth=1, top=1, with_advice=True, advice=())
+    ),
     **{
-        f"by_{by.value}": (lambda by=by: by_document(full_report(), by=by, depth=2, top=2, capture="-a b.memprof"))  # type: ignore[misc]
+        f"by_{by.value}": (
+            lambda by=by: by_document(full_report(), by, RenderOptions(depth=2, top=2, capture="-a b.memprof"))
+        )  # type: ignore[misc]
         for by in By
     },
-    "by_stack_of_calls": lambda: by_document(stacked(), by=By.STACK, depth=1, top=1),
+    "by_stack_of_calls": lambda: by_document(stacked(), By.STACK, RenderOptions(depth=1, top=1)),
     "first_screen": lambda: first_screen_document(
-        full_report(),
-        advise(CASES["donate_state"][0]()),
-        whole_advice=False,
-        with_configuration=True,
-        capture="a.memprof",
+        full_report(), RenderOptions(advice=advise(CASES["donate_state"][0]()), capture="a.memprof")
     ),
     "first_screen_unsaved": lambda: first_screen_document(
-        _smaller(), advise(CASES["donate_state"][0]()), whole_advice=True, with_configuration=False, capture=""
+        _smaller(),
+        RenderOptions(advice=advise(CASES["donate_state"][0]()), with_advice=True, with_configuration=False),
     ),
     "model_summary": lambda: model_summary_document(full_report(), depth=2),
     "model_summary_whole": lambda: model_summary_document(full_report(), depth=9),

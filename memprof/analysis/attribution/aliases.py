@@ -179,7 +179,6 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
     than Python's recursion limit.
     """
     seen = {id(entry)}
-    is_flat: dict[int, bool] = {}  # whether it calls no other computation with data flow
     stack: list[tuple[Iterator[int], int | None]] = [(iter(entry.instructions), None)]
     while stack:
         instructions, caller = stack[-1]
@@ -189,7 +188,7 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
                 called = [each for each in called_computations(program, instruction) if id(each) not in seen]
                 if called:
                     seen.update(map(id, called))
-                    if len(called) == 1 and _is_flat(program, called[0], is_flat):
+                    if len(called) == 1 and _is_flat(program, called[0]):
                         yield from called[0].instructions
                         yield index
                         continue
@@ -203,13 +202,10 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
                 yield caller
 
 
-def _is_flat(program: Program, computation: Computation, known: dict[int, bool]) -> bool:
-    """Whether a computation calls no other computation with data flow. Args: known: earlier answers."""
-    kind = computation.first_alike
-    if kind not in known:
-        inside = [program.instructions[index] for index in computation.instructions]
-        known[kind] = not any(called_computations(program, each) for each in inside if each.called)
-    return known[kind]
+def _is_flat(program: Program, computation: Computation) -> bool:
+    """Whether a computation calls no other computation with data flow."""
+    inside = [program.instructions[index] for index in computation.instructions]
+    return not any(called_computations(program, each) for each in inside if each.called)
 
 
 def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:

@@ -8,11 +8,12 @@ parameter together with its own state.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES, Dataflow
 from memprof.analysis.attribution.module_paths import Keys, Mirror, ModulePaths
 from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 
@@ -58,28 +59,41 @@ class Owners:
         unnamed = dict(made_of)
         modules: dict[int, set[str]] = defaultdict(set)
 
+        def see(operation: Operation, together: int) -> None:
+            read = {module_of[owner] for _, group in operation.inputs if (owner := self.of(group)) is not None}
+            for group, bit in unnamed.items() if read else ():
+                if together & bit:
+                    modules[group] |= read
+
+        self._follow(made_of, see)
+        return {group: next(iter(found)) for group, found in modules.items() if len(found) == 1}
+
+    def _follow(self, made_of: dict[int, int], see: Callable[[Operation, int], None]) -> None:
+        """Propagate bits of state to the values that the update makes from it.
+
+        Args:
+            made_of: the bits by group.
+            see: called with each operation of the update that reads such values, and all their bits.
+        """
+        # The next network's loss may use an updated parameter, so an operation of a loss passes nothing on.
+        update = [each for each in self._flow.operations if each.named in (Named.NOTHING, Named.UNPHASED)]
+
         def pass_down() -> bool:
             changed = False
-            for operation in flow.operations:
-                if operation.named not in (Named.NOTHING, Named.UNPHASED):
-                    continue
+            for operation in update:
                 together = 0
                 for _, group in operation.inputs:
                     together |= made_of[group]
                 if not together:
                     continue
-                read = {module_of[owner] for _, group in operation.inputs if (owner := self.of(group)) is not None}
-                for group, bit in unnamed.items() if read else ():
-                    if together & bit:
-                        modules[group] |= read
+                see(operation, together)
                 for group in operation.outputs:
-                    if group not in flow.argument and together & ~made_of[group]:
+                    if group not in self._flow.argument and together & ~made_of[group]:
                         made_of[group] |= together
                         changed = True
             return changed
 
-        flow.repeat(pass_down)
-        return {group: next(iter(found)) for group, found in modules.items() if len(found) == 1}
+        self._flow.repeat(pass_down)
 
     def _pass_down(self) -> bool:
         changed = False
@@ -141,26 +155,12 @@ class Owners:
         starts = {tree: {start for m in mirrors.values() if m.tree == tree for start in m.modules} for tree in trees}
         found: set[tuple[int, Keys, Keys]] = set()
 
-        def pass_down() -> bool:
-            changed = False
-            for operation in self._flow.operations:
-                if operation.named not in (Named.NOTHING, Named.UNPHASED):
-                    continue  # the next network's loss may use an updated parameter
-                together = 0
-                for _, group in operation.inputs:
-                    together |= made_of[group]
-                for tree in trees if together else ():
-                    if together & bits[tree]:
-                        found.update(
-                            (owner, tree, start) for owner, start in self._beside(operation.inputs, starts[tree])
-                        )
-                for group in operation.outputs:
-                    if group not in self._flow.argument and together & ~made_of[group]:
-                        made_of[group] |= together
-                        changed = True
-            return changed
+        def see(operation: Operation, together: int) -> None:
+            for tree, bit in bits.items():
+                if together & bit:
+                    found.update((owner, tree, start) for owner, start in self._beside(operation.inputs, starts[tree]))
 
-        self._flow.repeat(pass_down)
+        self._follow(made_of, see)
         return Counter((tree, start) for _, tree, start in found)
 
     def _beside(self, inputs: tuple[tuple[int, int], ...], starts: set[Keys]) -> list[tuple[int, Keys]]:

@@ -5,16 +5,15 @@ fields that a reader does not declare, so the few messages below parse any `xla.
 the work. Field names and numbers are those of openxla/xla; they have been stable for years, and the integration tests
 read a proto of each supported jaxlib.
 
-    parse_computations(parse_proto(data).hlo_module)[0].name
+    parse_proto(data).hlo_module.computations[0].name
 
-Two kinds of messages stay serialized: computations, which are counted and compared first (see `repeated_bodies.py`),
-and shapes. A program of 28,000 instructions has 100 distinct shapes (GPT-2 small), and parsing the shape of each
-instruction would take longer than parsing everything else.
+Shapes stay serialized. A program of 28,000 instructions has 100 distinct shapes (GPT-2 small), and parsing the shape of
+each instruction would take longer than parsing everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -230,10 +229,6 @@ _LITERAL_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 _CLASSES = message_classes(
     "memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES, **_PRODUCT_MESSAGES, **_LITERAL_MESSAGES}
 )
-_OPENED = message_classes(
-    "memprof.xla.opened",
-    {**_MESSAGES, "HloModuleProto": {**_MESSAGES["HloModuleProto"], "computations": (3, "bytes[]")}},
-)
 # The classes are made at run time, so type checkers do not know their fields; `program.py` and `buffer_table.py`
 # convert them into records immediately.
 HloProto: Any = _CLASSES["HloProto"]
@@ -244,27 +239,7 @@ MemoryReport: Any = _CLASSES["MemoryReport"]
 Literal: Any = _CLASSES["LiteralProto"]
 
 
-def _body(of_computation: str, *of_instructions: str) -> Any:
-    """Return the class of a computation that declares only some fields."""
-    computation, instruction = _MESSAGES["HloComputationProto"], _MESSAGES["HloInstructionProto"]
-    messages = {
-        "HloInstructionProto": {name: instruction[name] for name in of_instructions},
-        "HloComputationProto": {name: computation[name] for name in ("instructions", of_computation)},
-    }
-    return message_classes(f"memprof.{'.'.join(of_instructions)}", messages)["HloComputationProto"]
-
-
-# A computation without names, without numbers except its own, and without the fields of single opcodes; and only the
-# numbers of its instructions: see `repeated_bodies.py`.
-_BODY_WITHOUT_NAMES: Any = _body(
-    *("id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"),
-    *("window", "convolution_dimension_numbers", "dot_dimension_numbers", "precision_config"),
-)
-_BODY_NUMBERS: Any = _body("root_id", "id", "operand_ids")
-
-
 _REPEATED = repeated(_MESSAGES)
-_REPEATED_AROUND_COMPUTATIONS = {**_REPEATED, "HloComputationProto": {}}
 
 
 def parse_memory_report(data: bytes) -> dict[int, int]:
@@ -281,34 +256,12 @@ def parse_memory_report(data: bytes) -> dict[int, int]:
 
 
 def parse_proto(data: bytes) -> Any:
-    """Parse a serialized `xla.HloProto`; its computations stay serialized, for `parse_computations`.
+    """Parse a serialized `xla.HloProto`.
 
     Raises:
         MemprofError: it is not an `xla.HloProto`, or holds more messages than a compiler would write.
     """
-    return _parse(data, _OPENED["HloProto"], _REPEATED_AROUND_COMPUTATIONS)
-
-
-def parse_computations(module: Any) -> Sequence[Any]:
-    """Parse the computations of a module that `parse_proto` has left serialized.
-
-    Raises:
-        MemprofError: see `parse_proto`; call `check_count` for their instructions first.
-    """
-    try:
-        computations: Sequence[Any] = _CLASSES["HloModuleProto"].FromString(module.SerializeToString()).computations
-    except DecodeError as error:
-        raise unreadable(str(error)) from error
-    return computations
-
-
-def parse_body(serialized: bytes) -> tuple[Any, Any]:
-    """Parse a computation twice: without names and instruction numbers, and only these numbers.
-
-    Raises:
-        MemprofError: see `parse_proto`.
-    """
-    return _parse(serialized, _BODY_WITHOUT_NAMES, _REPEATED), _parse(serialized, _BODY_NUMBERS, _REPEATED)
+    return _parse(data, HloProto)
 
 
 def parse_shape(data: bytes) -> Any:
@@ -317,12 +270,11 @@ def parse_shape(data: bytes) -> Any:
     Raises:
         MemprofError: see `parse_proto`.
     """
-    return _parse(data, ShapeProto, _REPEATED)
+    return _parse(data, ShapeProto)
 
 
-def _parse(data: bytes, message: Any, declared: Messages) -> Any:
-    """Parse. Args: declared: the repeated fields of each message."""
-    check_items(data, message.DESCRIPTOR.name, declared)
+def _parse(data: bytes, message: Any) -> Any:
+    check_items(data, message.DESCRIPTOR.name, _REPEATED)
     try:
         return message.FromString(data)
     except DecodeError as error:

@@ -21,7 +21,6 @@ _FIXED_BYTES = {1: 8, 5: 4}
 # repeated message, so only a program made to fill memory has fewer than this.
 _SMALL_BYTES = 10 << 20  # takes less than 1 GiB even then
 _MIN_BYTES_PER_ITEM = 16
-_TOO_MANY = "it has more parts than any compiled program of its size"
 
 
 def check_items(data: bytes, message: str, declared: Messages) -> None:
@@ -33,18 +32,9 @@ def check_items(data: bytes, message: str, declared: Messages) -> None:
     Raises:
         MemprofError: there are more than a compiler would write in so few bytes.
     """
-    if len(data) > _SMALL_BYTES:
-        check_count(count_items(data, message, declared, most=len(data) // _MIN_BYTES_PER_ITEM), len(data))
-
-
-def check_count(num_items: int, num_bytes: int) -> None:
-    """Check a number of messages against the bytes that held them.
-
-    Raises:
-        MemprofError: see `check_items`.
-    """
-    if num_items > max(num_bytes, _SMALL_BYTES) // _MIN_BYTES_PER_ITEM:
-        raise unreadable(_TOO_MANY)
+    most = max(len(data), _SMALL_BYTES) // _MIN_BYTES_PER_ITEM
+    if count_items(data, message, declared, most=most) > most:
+        raise unreadable("it has more parts than any compiled program of its size")
 
 
 def unreadable(why: str) -> MemprofError:

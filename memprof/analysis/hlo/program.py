@@ -11,14 +11,13 @@ is one leaf of one instruction's result, the smallest unit of data flow.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from msgspec import Struct
 
 from memprof.analysis.hlo.products import Product
-from memprof.analysis.hlo.repeated_bodies import InstructionIds
 
 # The kind of each collective opcode; some run in the background, between a `-start` and a `-done`.
 COLLECTIVES = {
@@ -130,17 +129,12 @@ def combines(opcode: str, num_operands: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """One HLO computation: its instructions in execution order, its parameters by number, and its root.
-
-    `first_alike` is the number of the first computation that equals it except for names (see `repeated_bodies.py`), or
-    its own number. Instruction k of one then corresponds to instruction k of the other.
-    """
+    """One HLO computation: its instructions in execution order, its parameters by number, and its root."""
 
     name: str
     instructions: tuple[int, ...]
     parameters: tuple[int, ...]
     root: int
-    first_alike: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +154,7 @@ class Program:
     computations: Sequence[Computation]
     entry: Computation
     num_positions: int
-    index_of_id: InstructionIds
+    index_of_id: Mapping[int, int]
     frames: Sequence[tuple[Frame, int]]  # (frame, parent frame id); ids count from 1, 0 is the bottom
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:

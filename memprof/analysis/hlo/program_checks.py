@@ -59,8 +59,7 @@ def check_program(program: Program) -> None:
             owner[index] = number
     _require(-1 not in owner, "its schedule leaves instructions out")
     for number, computation in enumerate(program.computations):
-        if computation.first_alike == number:  # its copies are consistent if it is
-            _check_computation(program, computation, number, owner)
+        _check_computation(program, computation, number, owner)
     _check_calls(program)
 
 
@@ -243,11 +242,10 @@ def _check_contraction(dot: Instruction, left: Instruction) -> None:
 def _check_calls(program: Program) -> None:
     """Check that no computation calls itself, directly or through others."""
     instructions = program.instructions
-    called: list[list[int]] = []
-    for number, computation in enumerate(program.computations):
-        calls_nothing = computation.first_alike < number and not called[computation.first_alike]
-        inside = () if calls_nothing else computation.instructions
-        called.append([inner for index in inside if (numbers := instructions[index].called) for inner in numbers])
+    called = [
+        [inner for index in computation.instructions if (numbers := instructions[index].called) for inner in numbers]
+        for computation in program.computations
+    ]
     done: set[int] = set()
     for start in range(len(called)):
         if start in done:

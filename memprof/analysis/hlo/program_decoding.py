@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
-from memprof.analysis.hlo.item_count import check_count
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_shape
 from memprof.analysis.hlo.products import WITH_PRODUCTS, product_of
 from memprof.analysis.hlo.program import (
     COLLECTIVES,
@@ -23,7 +22,6 @@ from memprof.analysis.hlo.program import (
     combines,
 )
 from memprof.analysis.hlo.program_checks import check_layout, check_program, check_shape, check_unique
-from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
 from memprof.analysis.hlo.tiling import Tiles, layout_text, padded_shape
 from memprof.analysis.hlo.trip_counts import trip_count
@@ -36,9 +34,6 @@ _WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", 
 # `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; jaxlib 0.12 also joins paths of arguments.
 _JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
 _UNSPECIFIED = ("", "", 0, 0)  # merged metadata of several instructions describe no single one
-# In these, more than names differs between computations that are otherwise equal: devices, the trip count, or whether
-# they call anything.
-_WITH_DETAILS = frozenset({"while", "custom-call", *COLLECTIVES})
 _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule needs more text
 
 
@@ -66,30 +61,21 @@ def decode_program(proto: Any) -> Program:
 
 def _decode_module(module: Any) -> Program:
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
-    first_alike, index_of_id = _numbered_instructions(module.computations[:], sequences)
-    parsed = parse_computations(module)
+    parsed = module.computations[:]
     check_unique("computations", [computation.id for computation in parsed])
-    if index_of_id.are_ambiguous:
+    ids = [message.id for computation in parsed for message in computation.instructions]
+    index_of_id = {number: index for index, number in enumerate(ids)}
+    if len(index_of_id) < len(ids):
         raise InternalError("two instructions of the program have the same number")
     computation_by_id = {computation.id: index for index, computation in enumerate(parsed)}
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
-    firsts: list[int] = []  # the first instruction of each computation
     read = _Reader(computation_by_id, index_of_id)
     num_positions = 0
-    for number, (computation, alike) in enumerate(zip(parsed, first_alike, strict=True)):
-        first, messages = len(instructions), computation.instructions
-        firsts.append(first)
-        if alike != number:
-            original = computations[alike]
-            own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # in the proto's order
-            shift = first - firsts[alike], num_positions - own[0].first_position
-            instructions += read.renamed(own, messages, *shift)
-            num_positions += own[-1].positions.stop - own[0].first_position
-            computations.append(_moved(original, _text(computation.name), shift[0]))
-            continue
-        for message in messages:
+    for computation in parsed:
+        first = len(instructions)
+        for message in computation.instructions:
             instructions.append(read.instruction(message, num_positions))
             num_positions += len(instructions[-1].shape.leaves)
         scheduled = sequences.get(computation.id)
@@ -100,7 +86,6 @@ def _decode_module(module: Any) -> Program:
                 instructions=tuple(order),
                 parameters=_parameters(instructions, first),
                 root=index_of_id[computation.root_id],
-                first_alike=number,
             )
         )
     _give_operands_to_starts(instructions)
@@ -115,39 +100,7 @@ def _decode_module(module: Any) -> Program:
     )
 
 
-def _numbered_instructions(
-    serialized: Sequence[bytes], sequences: Mapping[int, Sequence[int]]
-) -> tuple[list[int], InstructionIds]:
-    """Return, for each computation, the first one that is equal to it, and the index of each instruction by its id.
-
-    Args:
-        serialized: the computations.
-        sequences: the execution order of the instructions of some computations, by the computation's id.
-    """
-    first_alike: list[int] = []
-    index_of_id = InstructionIds()
-    first_with: dict[BodyKey, int] = {}
-    begins: dict[int, tuple[int, int]] = {}  # by the first computation of a kind: its first number and first index
-    count, num_bytes = 0, sum(map(len, serialized))
-    for number, data in enumerate(serialized):
-        body = Body(data)
-        check_count(count + body.num_instructions, num_bytes)
-        key = body.key(sequences.get(body.id, ()))
-        alike = number if key is None else first_with.get(key, number)
-        if alike == number:
-            index_of_id.add(body.ids, count)
-            if key is not None and _WITH_DETAILS.isdisjoint(body.opcodes):
-                first_with[key] = number
-                begins[number] = body.first_number, count
-        else:
-            base, begin = begins[alike]
-            index_of_id.add_alike(body.first_number, base, count - begin)
-        first_alike.append(alike)
-        count += body.num_instructions
-    return first_alike, index_of_id
-
-
-def _count_iterations(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
+def _count_iterations(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: Mapping[int, int]) -> None:
     """Find the trip counts of loops for which XLA has not recorded it."""
     uncounted = {i for i, each in enumerate(instructions) if each.opcode == "while" and each.trip_count is None}
     if not uncounted:
@@ -199,21 +152,10 @@ def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, .
     return tuple([parameters[number] for number in sorted(parameters)])
 
 
-def _moved(computation: Computation, name: str, by: int) -> Computation:
-    """Return a copy of an equal computation. Args: by: the number of instructions between the two."""
-    return Computation(
-        name=name,
-        instructions=tuple([index + by for index in computation.instructions]),
-        parameters=tuple([index + by for index in computation.parameters]),
-        root=computation.root + by,
-        first_alike=computation.first_alike,
-    )
-
-
 class _Reader:
     """Makes instructions from messages; reads shared parts once."""
 
-    def __init__(self, computation_by_id: Mapping[int, int], index_of_id: InstructionIds) -> None:
+    def __init__(self, computation_by_id: Mapping[int, int], index_of_id: Mapping[int, int]) -> None:
         self._computation_by_id = computation_by_id
         self._index_of_id = index_of_id
         self._shapes: dict[bytes, Shape] = {}
@@ -247,44 +189,6 @@ class _Reader:
             device_groups(message) if opcode in COLLECTIVES else (),
             product_of(message) if opcode in WITH_PRODUCTS else None,
         )
-
-    def renamed(
-        self, originals: Sequence[Instruction], messages: Iterable[Any], by_index: int, by_position: int
-    ) -> Iterator[Instruction]:
-        """Yield the instructions of a computation that is equal to an earlier one.
-
-        Args:
-            originals: the instructions of the earlier computation.
-            by_index, by_position: the number of instructions and of positions between the two.
-        """
-        for original, message in zip(originals, messages, strict=True):
-            name, operands, called = message.name, original.operands, original.called
-            if called:
-                called = tuple([self._computation_by_id[number] for number in message.called_computation_ids])
-                if len(called) != len(original.called):
-                    raise InternalError(
-                        f"{_text(name)} calls a different number of computations than the instruction that it copies"
-                    )
-            op_name, source_file, source_line, stack_frame_id = _metadata_fields(message.metadata)
-            yield Instruction(
-                name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
-                original.opcode,
-                original.shape,
-                original.first_position + by_position,
-                tuple([operand + by_index for operand in operands]) if operands else (),
-                called,
-                original.parameter_number,
-                original.tuple_index,
-                original.custom_call_target,
-                op_name,
-                source_file,
-                source_line,
-                stack_frame_id,
-                None,
-                original.dimensions,
-                (),
-                original.product,
-            )
 
     def _shape(self, serialized: bytes) -> Shape:
         if serialized not in self._shapes:

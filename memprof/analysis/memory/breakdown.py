@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from memprof.analysis.records.capture import ArgumentLeaf
-from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.capture import ArgumentLeaf, Capture
+from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode
 
@@ -22,6 +22,43 @@ class ParameterPaths(Protocol):
 
     def leaf_name(self, path: str) -> str:
         """Return the name of a parameter within its module, like `kernel`."""
+
+
+_OF_CAPTURE = (
+    *("label", "workload", "techniques", "config", "target", "toolchain", "compiler", "timings"),
+    *("num_params", "flops", "recomputed_flops", "arguments"),
+)
+
+
+def common_fields(
+    capture: Capture,
+    buffers: tuple[LiveBuffer, ...],
+    modules: ParameterPaths,
+    footprint_bytes: int,
+    forward_flops: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the fields of a report that every analysis fills alike: facts of the capture, and sums of the buffers.
+
+    Args:
+        buffers: the buffers that are live at the peak, largest first.
+        forward_flops: as for `module_tree`.
+    """
+    live_bytes = sum(buffer.size_bytes for buffer in buffers)
+    rest = footprint_bytes - live_bytes
+    return {
+        **{name: getattr(capture, name) for name in _OF_CAPTURE},
+        "footprint_bytes": footprint_bytes,
+        "live_peak_bytes": live_bytes,
+        "buffers": buffers,
+        "categories": sum_by_category(buffers, fragmentation_bytes=rest),
+        "by_source": sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
+        "by_dtype": sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
+        "by_phase": sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
+        "modules": module_tree(
+            buffers, capture.arguments, modules, fragmentation_bytes=rest, forward_flops=forward_flops
+        ),
+        "forward_flops": forward_flops,
+    }
 
 
 def sum_by(

@@ -258,11 +258,9 @@ class CachingAllocator:
                 block.address, block.previous = other.address, other.previous
                 if block.previous is not None:
                     block.previous.next = block
+                block.size_bytes += other.size_bytes
             else:
-                block.next = other.next
-                if block.next is not None:
-                    block.next.previous = block
-            block.size_bytes += other.size_bytes
+                _absorb(block, other)
             if other.pool.last is other:
                 other.pool.last = block
 
@@ -319,11 +317,8 @@ class CachingAllocator:
             if not self._map(hole, min(size_bytes - block.size_bytes, hole.size_bytes)):
                 pool.insert(block)
                 return None
-            block.size_bytes += hole.size_bytes
-            block.next = hole.next
-            if block.next is not None:
-                block.next.previous = block
-                self._absorb_free(block)
+            _absorb(block, hole)
+            self._absorb_free(block)
         return block
 
     def _room(self, last: _Block, size_bytes: int) -> _Block:
@@ -363,10 +358,7 @@ class CachingAllocator:
         other = block.next
         if other is not None and other.is_free and other.is_mapped:
             other.pool.remove(other)
-            block.size_bytes += other.size_bytes
-            block.next = other.next
-            if block.next is not None:
-                block.next.previous = block
+            _absorb(block, other)
 
     def _unmap(self, block: _Block) -> None:
         """Unmap the whole pages inside a free block."""
@@ -395,6 +387,14 @@ def _cut(block: _Block, size_bytes: int) -> _Block:
         rest.next.previous = rest
     block.next, block.size_bytes = rest, size_bytes
     return rest
+
+
+def _absorb(block: _Block, after: _Block) -> None:
+    """Merge a block with the one after it."""
+    block.size_bytes += after.size_bytes
+    block.next = after.next
+    if block.next is not None:
+        block.next.previous = block
 
 
 def _expandable_bytes(block: _Block) -> int:

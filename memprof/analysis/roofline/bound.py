@@ -118,7 +118,6 @@ class _Pricing:
     def __init__(self, program: Program, speeds: Speeds, num_devices: int, family: DeviceFamily) -> None:
         self._program, self._speeds, self._num_devices, self._family = program, speeds, num_devices, family
         self._work: dict[int, _Work] = {}  # by the number of a computation
-        self._touched: dict[int, Touched] = {}  # by the number of the first fused computation of its kind
 
     def work(self) -> _Work:
         entry = next(n for n, each in enumerate(self._program.computations) if each is self._program.entry)
@@ -204,7 +203,7 @@ class _Pricing:
         is_known_call = instruction.product is not None or target.startswith(_STREAMING_CALLS)
         if opcode in _UNPRICED or (is_call and not is_known_call):
             return _UNKNOWN
-        found = self._touched_by(instruction, index)
+        found = touched(self._program, instruction, index)
         compute = self._of_products(found)
         if compute is None:
             return _UNKNOWN
@@ -253,18 +252,6 @@ class _Pricing:
     def _is_on_chip(self, leaf: ResultLeaf) -> bool:
         """Whether it lies in memory on the chip, which is much faster than the device's own memory."""
         return self._family.space_of(leaf.memory_space) not in (HBM, HOST)
-
-    def _touched_by(self, instruction: Instruction, index: int) -> Touched:
-        if instruction.opcode != "fusion":
-            return touched(self._program, instruction, index)
-        computation = self._program.computations[instruction.called[0]]
-        alike = computation.first_alike
-        if alike not in self._touched:
-            found = touched(self._program, instruction, index)
-            if any(self._program.instructions[each].called for each in computation.instructions):
-                return found  # equal computations may call different ones
-            self._touched[alike] = found
-        return self._touched[alike]
 
 
 def _cheapest(branches: Sequence[_Work]) -> _Work:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from memprof.analysis.comparison import Effect, ReportComparison
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.report import Report
 from memprof.reports.format import Format
 from memprof.reports.json.comparison import MatchedBuffersJson
@@ -30,32 +31,40 @@ _STARTS_FORMULA = ("=", "+", "-", "@")
 Field = str | int | float | bool | None
 Record = Mapping[str, Field]
 
-_CONFIGURATION_TITLES = (
-    "label",
-    "footprint_bytes",
-    "footprint_delta_bytes",
-    "footprint_ratio",
-    *(f"{category.value}_bytes" for category in Category),
-    "host_bytes",
-    "flops",
-    "recomputed_flops",
-    "at_least_seconds",
-    "fits",
-    "answer",
-    "pool_bytes",
-    "mem_fraction",
-    "short_bytes",
-    "measured_peak_bytes",
-    "resident_growth_bytes",
-    "step_seconds_median",
-    "examples_per_second",
-    "tokens_per_second",
-    "mfu",
-    "out_of_memory",
-    "took_effect",
-    "evidence",
-    "failure",
-)
+
+def _of_measured(value: Callable[[Report, Measurement], Field]) -> Callable[[Report, Effect], Field]:
+    """Return a column that is empty if the configuration was not measured."""
+    return lambda report, effect: None if report.measured is None else value(report, report.measured)
+
+
+_OF_CONFIGURATION: Mapping[str, Callable[[Report, Effect], Field]] = {
+    "label": lambda report, effect: report.label,
+    "footprint_bytes": lambda report, effect: report.footprint_bytes,
+    "footprint_delta_bytes": lambda report, effect: effect.footprint_delta_bytes,
+    "footprint_ratio": lambda report, effect: effect.footprint_ratio,
+    **{
+        f"{category.value}_bytes": lambda report, effect, category=category: report.categories[category]  # type: ignore[misc]
+        for category in Category
+    },
+    "host_bytes": lambda report, effect: report.program.host_bytes,
+    "flops": lambda report, effect: report.flops,
+    "recomputed_flops": lambda report, effect: report.recomputed_flops,
+    "at_least_seconds": lambda report, effect: report.roofline.at_least_seconds if report.roofline else None,
+    "fits": lambda report, effect: report.fits,
+    "answer": lambda report, effect: report.verdict.answer.value,
+    "pool_bytes": lambda report, effect: report.verdict.pool_bytes,
+    "mem_fraction": lambda report, effect: report.verdict.mem_fraction,
+    "short_bytes": lambda report, effect: report.verdict.short_bytes,
+    "measured_peak_bytes": _of_measured(lambda report, run: run.pool.peak_bytes if run.pool else None),
+    "resident_growth_bytes": _of_measured(lambda report, run: run.resident.growth_bytes if run.resident else None),
+    "step_seconds_median": _of_measured(lambda report, run: run.median_seconds),
+    "examples_per_second": _of_measured(lambda report, run: run.per_second(run.num_examples)),
+    "tokens_per_second": _of_measured(lambda report, run: run.per_second(run.num_tokens)),
+    "mfu": _of_measured(lambda report, run: run.utilization(report.flops - report.recomputed_flops)),
+    "out_of_memory": _of_measured(lambda report, run: run.out_of_memory is not None),
+    "took_effect": lambda report, effect: effect.took_effect,
+    "evidence": lambda report, effect: effect.evidence,
+}
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
@@ -66,9 +75,11 @@ def render_report(report: Report, options: RenderOptions) -> str:
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """Render the configurations in their given order. A failed configuration has a reason instead of numbers."""
     rows = zip(comparison.rows, comparison.effects, strict=True)
-    records: list[Record] = [_configuration(report, effect) for report, effect in rows]
+    records: list[Record] = [
+        {title: value(report, effect) for title, value in _OF_CONFIGURATION.items()} for report, effect in rows
+    ]
     records += [{"label": failure.label, "failure": failure.reason} for failure in comparison.failures]
-    return _table(_CONFIGURATION_TITLES, records, ascii_only=not options.unicode)
+    return _table((*_OF_CONFIGURATION, "failure"), records, ascii_only=not options.unicode)
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
@@ -82,43 +93,6 @@ def _records(rows: Sequence[object], kind: type[Struct]) -> Iterator[Record]:
     for row in rows:
         values: dict[str, Any] = to_builtins(convert(row, kind, from_attributes=True))
         yield {title: json.dumps(value) if isinstance(value, tuple) else value for title, value in values.items()}
-
-
-def _configuration(report: Report, effect: Effect) -> Record:
-    return {
-        "label": report.label,
-        "footprint_bytes": report.footprint_bytes,
-        "footprint_delta_bytes": effect.footprint_delta_bytes,
-        "footprint_ratio": effect.footprint_ratio,
-        **{f"{category.value}_bytes": report.categories[category] for category in Category},
-        "host_bytes": report.program.host_bytes,
-        "flops": report.flops,
-        "recomputed_flops": report.recomputed_flops,
-        "at_least_seconds": report.roofline.at_least_seconds if report.roofline else None,
-        "fits": report.fits,
-        "answer": report.verdict.answer.value,
-        "pool_bytes": report.verdict.pool_bytes,
-        "mem_fraction": report.verdict.mem_fraction,
-        "short_bytes": report.verdict.short_bytes,
-        **_measured(report),
-        "took_effect": effect.took_effect,
-        "evidence": effect.evidence,
-    }
-
-
-def _measured(report: Report) -> Record:
-    measured = report.measured
-    if measured is None:
-        return {}
-    return {
-        "measured_peak_bytes": measured.pool.peak_bytes if measured.pool else None,
-        "resident_growth_bytes": measured.resident.growth_bytes if measured.resident else None,
-        "step_seconds_median": measured.median_seconds,
-        "examples_per_second": measured.per_second(measured.num_examples),
-        "tokens_per_second": measured.per_second(measured.num_tokens),
-        "mfu": measured.utilization(report.flops - report.recomputed_flops),
-        "out_of_memory": measured.out_of_memory is not None,
-    }
 
 
 def _table(titles: tuple[str, ...], records: Iterable[Record], *, ascii_only: bool) -> str:

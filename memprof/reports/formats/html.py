@@ -68,21 +68,14 @@ def render_report(report: Report, options: RenderOptions) -> str:
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """Render the comparison with the differences by category and module, or the differences by one key."""
-    document = comparison_document(
-        comparison,
-        by=options.by,
-        depth=options.depth,
-        top=options.top,
-        order=options.order,
-        with_differences=True,
-    )
+    options = replace(options, with_configuration=True)
+    document = comparison_document(comparison, options, with_differences=True)
     return _page_of_tables("comparison - memprof", document)
 
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """Render the changes from one report to another as sortable tables."""
-    document = diff_document(diff, by=options.by, depth=options.depth, top=options.top)
-    return _page_of_tables("diff - memprof", document)
+    return _page_of_tables("diff - memprof", diff_document(diff, options))
 
 
 def lower(document: Document, options: RenderOptions) -> str:

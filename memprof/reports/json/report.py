@@ -477,19 +477,14 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
         engine_memory=None if report.engine_figures is None else filled(EngineMemoryJson, report.engine_figures),
         mesh=mesh_json(report),
         kernels=[
-            KernelJson(
+            filled(
+                KernelJson,
+                each.kernel,
                 name=each.name,
                 num_calls=each.num_calls,
                 module=each.module,
                 source=each.source,
-                asked_bytes=each.kernel.asked_bytes,
-                used_bytes=each.kernel.used_bytes,
-                limit_bytes=each.kernel.limit_bytes,
-                buffers=tuple(filled(KernelBufferJson, buffer) for buffer in each.kernel.buffers),
                 smem_asked_bytes=each.kernel.smem_bytes,
-                smem_limit_bytes=each.kernel.smem_limit_bytes,
-                smem_buffers=tuple(filled(KernelBufferJson, buffer) for buffer in each.kernel.smem_buffers),
-                num_semaphores=each.kernel.num_semaphores,
             )
             for each in report.kernels
         ],

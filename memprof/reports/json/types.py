@@ -63,7 +63,7 @@ MaybePressure = Annotated[
 ]
 
 
-def filled(kind: type[_Record], source: object, **others: object) -> _Record:
+def filled(kind: type[_Record], source: object, /, **others: object) -> _Record:
     """A record with `others`, and with what `source` has under the names of its other fields."""
     taken = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}
     return convert({**taken, **others}, kind, from_attributes=True)

@@ -6,23 +6,21 @@ from collections.abc import Sequence
 
 from memprof.analysis.records.report import Report
 from memprof.reports.document import (
-    Align,
     Block,
     Cell,
     Code,
-    Column,
     Document,
     Fact,
     Facts,
     Heading,
     Note,
-    Row,
     Shorten,
     Table,
     Tone,
 )
 from memprof.reports.units import format_bytes, format_flops, format_share
 from memprof.reports.views.cells import aside_cell
+from memprof.reports.views.fields import Fields, number, table, text
 from memprof.reports.views.header import TONES, pressure_notes
 from memprof.studies.advice.advice import Advice, Meaning
 from memprof.studies.advice.what_if import changed_at_peak
@@ -80,61 +78,47 @@ def unpressed_note(report: Report) -> tuple[Note, ...]:
 def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> Table:
     """Build a table of the largest savings, one line each, with only the best way to recompute activations."""
     recomputing = [each for each in advice if each.proposal.intent.aim.recomputes]
-    best = [each for each in advice if each not in recomputing[1:]][:top]
-    return Table(
-        columns=(
-            Column(title="possible changes", shorten=Shorten.END, min_width=30),
-            Column(title="saves", align=Align.RIGHT),
-            Column(title="share", align=Align.RIGHT, priority=2),
-            Column(title="technique", priority=1),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(text=each.proposal.what, link="advice-in-detail-section"),
-                    Cell(text=saving_text(each), link=buffers_link(report, each)),
-                    aside_cell(format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
-                    aside_cell(each.proposal.technique or ""),
-                )
-            )
-            for each in best
-        ),
+    return table(
+        [each for each in advice if each not in recomputing[1:]][:top],
+        [
+            text(
+                "possible changes",
+                lambda each: Cell(text=each.proposal.what, link="advice-in-detail-section"),
+                shorten=Shorten.END,
+                min_width=30,
+            ),
+            number("saves", lambda each: _saving_cell(report, each)),
+            number("share", lambda each: aside_cell(_share(report, each)), priority=2),
+            text("technique", lambda each: aside_cell(each.proposal.technique or ""), priority=1),
+        ],
         is_extract=True,
     )
 
 
 def _overview(report: Report, advice: Sequence[Advice]) -> Table:
-    is_any_compiled = any(each.is_compiled for each in advice)
-    costs = (
-        (
-            Column(title="recomputes", align=Align.RIGHT, priority=1),
-            Column(title="time bound", align=Align.RIGHT, priority=2),
-        )
-        if is_any_compiled
-        else ()
+    costs: Fields[tuple[int, Advice]] = (
+        number("recomputes", lambda each: _recomputes(each[1]), priority=1),
+        number("time bound", lambda each: _time_bound(each[1]), priority=2),
     )
-    columns = (
-        Column(title="", align=Align.RIGHT),
-        Column(title="saves", align=Align.RIGHT),
-        *costs,
-        Column(title="share", align=Align.RIGHT, priority=2),
-        Column(title="what", shorten=Shorten.END, min_width=30),
-        Column(title="technique", priority=3),
+    return table(
+        list(enumerate(advice, start=1)),
+        [
+            number("", lambda each: f"{each[0]}"),
+            number("saves", lambda each: _saving_cell(report, each[1])),
+            *(costs if any(each.is_compiled for each in advice) else ()),
+            number("share", lambda each: _share(report, each[1]), priority=2),
+            text("what", lambda each: each[1].proposal.what, shorten=Shorten.END, min_width=30),
+            text("technique", lambda each: each[1].proposal.technique or "", priority=3),
+        ],
     )
-    rows = tuple(
-        Row(
-            cells=(
-                Cell(text=f"{number}"),
-                Cell(text=saving_text(each), link=buffers_link(report, each)),
-                *(_costs(each) if is_any_compiled else ()),
-                Cell(text=format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
-                Cell(text=each.proposal.what),
-                Cell(text=each.proposal.technique or ""),
-            )
-        )
-        for number, each in enumerate(advice, start=1)
-    )
-    return Table(columns=columns, rows=rows)
+
+
+def _saving_cell(report: Report, advice: Advice) -> Cell:
+    return Cell(text=saving_text(advice), link=buffers_link(report, advice))
+
+
+def _share(report: Report, advice: Advice) -> str:
+    return format_share(advice.saving_bytes, report.unpressed.footprint_bytes)
 
 
 def saving_text(advice: Advice) -> str:
@@ -143,15 +127,17 @@ def saving_text(advice: Advice) -> str:
     return size if advice.is_compiled else f"up to {size}"
 
 
-def _costs(advice: Advice) -> tuple[Cell, Cell]:
-    """Return the costs of a change: the FLOPs it recomputes, and the increase of the bound on the step time."""
+def _recomputes(advice: Advice) -> str | Cell:
     if advice.compiled is None:
-        return aside_cell(""), aside_cell("")
-    seconds = advice.compiled.seconds
-    return (
-        Cell(text=format_flops(advice.compiled.recomputed_flops) if advice.compiled.recomputed_flops else "-"),
-        Cell(text="" if seconds is None else f"{seconds * 1e3:+.2f} ms"),
-    )
+        return aside_cell("")
+    return format_flops(advice.compiled.recomputed_flops) if advice.compiled.recomputed_flops else "-"
+
+
+def _time_bound(advice: Advice) -> str | Cell:
+    """Show the increase of the bound on the step time."""
+    if advice.compiled is None:
+        return aside_cell("")
+    return "" if advice.compiled.seconds is None else f"{advice.compiled.seconds * 1e3:+.2f} ms"
 
 
 def buffers_link(report: Report, advice: Advice) -> str:

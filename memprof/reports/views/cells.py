@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import shown_source
-from memprof.reports.document import Align, Bar, Cell, Column, Note, Row, Shorten, Table, Tone
+from memprof.reports.document import Align, Bar, Cell, Column, Fact, Facts, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 
 _NOTHING = Cell(text="-", key=Tone.MUTED)
@@ -34,6 +34,21 @@ def change_cell(delta_bytes: int, *, none: str = "-") -> Cell:
 def aside_cell(text: str) -> Cell:
     """Make a cell of a muted text: a detail, or a name that comes from memprof instead of the program."""
     return Cell(text=text, key=Tone.MUTED)
+
+
+def category_cell(category: Category) -> Cell:
+    """Make a cell of a category, with its letter."""
+    return Cell(text=category.value, key=category)
+
+
+def facts_of(values: Mapping[str, Sequence[str]]) -> Facts:
+    """Make a list of facts from their values by label. Facts without values are left out."""
+    return Facts(facts=tuple(Fact(label=label, values=tuple(each)) for label, each in values.items() if each))
+
+
+def exact_size(size_bytes: int, *more: str) -> tuple[str, ...]:
+    """Return the values of a size as a fact: rounded, with all digits, and `more` about it."""
+    return (format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes", *more)
 
 
 def more_label(num_left_out: int) -> str:

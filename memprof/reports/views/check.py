@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from memprof.analysis.comparison import NamedChange
-from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.document import Block, Document, Heading, Note, Tone
 from memprof.reports.units import format_bytes, format_signed_share
-from memprof.reports.views.cells import change_cell, more_label, size_cell
+from memprof.reports.views.cells import change_cell, size_cell
+from memprof.reports.views.fields import Fields, number, table, text, total
 from memprof.reports.views.header import pressure_sentence
 from memprof.studies.check.check import CheckResult
 
@@ -58,29 +59,11 @@ def _changes(result: CheckResult, what: str, top: int) -> tuple[Block, ...]:
     changes = [change for change in result.changes if change.what == what]
     if not changes:
         return ()
-    number = Align.RIGHT
-    columns = (
-        Column(title=what, shorten=Shorten.MIDDLE, min_width=20),
-        Column(title="baseline", align=number),
-        Column(title="now", align=number),
-        Column(title="change", align=number),
-        Column(title="share", align=number, priority=1),
+    fields: Fields[NamedChange] = (
+        text(what, lambda change: change.name or f"(no {what})", min_width=20),
+        number("baseline", lambda change: size_cell(change.before_bytes)),
+        number("now", lambda change: size_cell(change.after_bytes)),
+        total("change", lambda change: change.delta_bytes, change_cell),
+        number("share", lambda change: format_signed_share(change.delta_bytes, change.before_bytes), priority=1),
     )
-    rows = [_row(change) for change in changes[:top]]
-    if changes[top:]:
-        rest = sum(change.delta_bytes for change in changes[top:])
-        empty = Cell(text="")
-        rows.append(Row(cells=(Cell(text=more_label(len(changes[top:]))), empty, empty, change_cell(rest), empty)))
-    return (Heading(text=f"Changes by {what}", level=2), Table(columns=columns, rows=tuple(rows)))
-
-
-def _row(change: NamedChange) -> Row:
-    return Row(
-        cells=(
-            Cell(text=change.name or f"(no {change.what})"),
-            size_cell(change.before_bytes),
-            size_cell(change.after_bytes),
-            change_cell(change.delta_bytes),
-            Cell(text=format_signed_share(change.delta_bytes, change.before_bytes)),
-        )
-    )
+    return (Heading(text=f"Changes by {what}", level=2), table(changes, fields, top=top))

@@ -9,9 +9,9 @@ from memprof.analysis.comparison import FailedRow, ReportComparison, failure_rea
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
-from memprof.reports.options import By, Order
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_count, format_share
-from memprof.reports.views.cells import group_legend
+from memprof.reports.views.cells import facts_of, group_legend
 from memprof.reports.views.configurations import (
     ComparedRow,
     best_row,
@@ -36,44 +36,32 @@ _MEASURED = "Step time and throughput were measured, each row in a separate proc
 
 
 def comparison_document(
-    comparison: ReportComparison,
-    *,
-    by: By | None,
-    depth: int,
-    top: int,
-    order: Order,
-    with_differences: bool = False,
-    with_configuration: bool = True,
+    comparison: ReportComparison, options: RenderOptions, *, with_differences: bool = False
 ) -> Document:
     """Build the document of a whole comparison, or of the differences by one key.
 
     Args:
-        comparison: the facts.
-        by: the key of the differences; None for the whole comparison.
-        depth: the number of module levels.
-        top: the number of rows in a table of differences; the rest is summed up in one.
-        order: the order of the configurations.
-        with_configuration: whether the whole comparison lists the configuration fields that all rows share.
         with_differences: whether the whole comparison also shows the differences by category and by module.
 
     Raises:
         MemprofError: comparisons have no view by this key.
     """
-    rows = compared_rows(comparison, order)
+    rows = compared_rows(comparison, options.order)
     failures = tuple(replace(failure, label=row_name(comparison, failure.label)) for failure in comparison.failures)
     if not rows:
         return Document(blocks=(comparison_title(comparison), *failure_blocks(failures)))
-    body = _whole(rows, failures) if by is None else difference_blocks(rows, by=by, depth=depth, top=top)
-    if with_differences and by is None and len(rows) > 1:
+    is_whole = options.by is None
+    body = _whole(rows, failures) if options.by is None else difference_blocks(rows, options.by, options)
+    if with_differences and is_whole and len(rows) > 1:
         for key in (By.CATEGORY, By.MODULE):
-            body += difference_blocks(rows, by=key, depth=depth, top=top)
+            body += difference_blocks(rows, key, options)
     return Document(
         blocks=(
             comparison_title(comparison),
             *_pressure(rows),
             *body,
             *failure_blocks(failures),
-            *(shared_config(rows) if by is None and with_configuration else ()),
+            *(shared_config(rows) if is_whole and options.with_configuration else ()),
             Heading(text="Notes", level=2),
             *comparison_notes(comparison, rows),
         )
@@ -170,7 +158,7 @@ def shared_config(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
     shared, _ = _config_values(rows)
     if not shared:
         return ()
-    return (Heading(text="Shared configuration", level=2), Facts(facts=(Fact(label="config", values=shared),)))
+    return (Heading(text="Shared configuration", level=2), facts_of({"config": shared}))
 
 
 def _shared_facts(

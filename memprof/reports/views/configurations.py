@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from memprof.analysis.comparison import Effect, FailedRow, ReportComparison
@@ -13,14 +13,14 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
-from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
+from memprof.reports.document import Cell, Row, StackedBar, StackedBars, Table, Tone
 from memprof.reports.options import Order
 from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
 from memprof.reports.views.cells import CATEGORY_GROUPS, aside_cell, change_cell, size_cell, sum_of_group
+from memprof.reports.views.fields import Field, number, table, text
 from memprof.reports.views.header import TONES, footprint_parts
 from memprof.reports.views.mesh import mesh_text
 
-_NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
 # If room is short, the highest priority is dropped first. Columns that decide a choice (0) are never dropped.
 _PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "cache": 7, "other": 8}
 
@@ -116,88 +116,71 @@ def _is_long(label: str, prefix: str) -> bool:
     return label.startswith(prefix) and label != prefix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
-    """A column, and the function that makes its cell for a row."""
-
-    column: Column
-    cell: Callable[[ComparedRow], Cell]
-
-
 def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> Table:
     """Build the table of the rows, followed by the failed rows. Columns that are empty in all rows are omitted."""
-    fields = [
-        _Field(column=_number("footprint"), cell=_footprint),
-        _Field(column=_number("change"), cell=_change),
-        _Field(column=_number("ratio", priority=2), cell=_ratio),
-        *_sizes(rows),
-        *_meshes(rows),
-        *_flops(rows),
-        *_bounds(rows),
-        *_measured(rows),
-        _Field(column=Column(title="fits"), cell=_fits),
-        _Field(column=Column(title="effect"), cell=_effect),
-    ]
     best = best_row(rows)
-    return Table(
-        columns=(_NAME, *(field.column for field in fields)),
-        rows=(
-            *(
-                Row(
-                    cells=(
-                        _name(row, is_best=best is not None and row is best[0]),
-                        *(each.cell(row) for each in fields),
-                    )
-                )
-                for row in rows
-            ),
-            *(_failed_row(failure.label, num_empty=len(fields) - 1) for failure in failures),
-        ),
+
+    def name(row: ComparedRow) -> Cell:
+        is_best = best is not None and row is best[0]
+        return Cell(text=row.name, key=Tone.ACCENT, is_verdict=True) if is_best else Cell(text=row.name)
+
+    found = table(
+        rows,
+        [
+            text("configuration", name, min_width=20),
+            number("footprint", lambda row: format_bytes(row.report.footprint_bytes)),
+            number("change", _change),
+            number("ratio", lambda row: format_ratio(row.effect.footprint_ratio), priority=2),
+            *_sizes(rows),
+            *([] if num_devices(rows) == 1 else [text("mesh", _mesh, priority=2)]),
+            *_flops(rows),
+            *_bounds(rows),
+            *_measured(rows),
+            text("fits", _fits),
+            text("effect", _effect),
+        ],
     )
+    failed = (Cell(text="failed", key=Tone.BAD, is_verdict=True), *(Cell(text=""),) * (len(found.columns) - 2))
+    return replace(found, rows=(*found.rows, *(Row(cells=(Cell(text=failure.label), *failed)) for failure in failures)))
 
 
-def _name(row: ComparedRow, *, is_best: bool) -> Cell:
-    return Cell(text=row.name, key=Tone.ACCENT, is_verdict=True) if is_best else Cell(text=row.name)
+def _sizes(rows: Sequence[ComparedRow]) -> Iterator[Field[ComparedRow]]:
+    """Yield the fields of the category groups, and of host memory, which is not part of the footprint."""
+    for name, group in CATEGORY_GROUPS.items():
+        yield from _amount(rows, name, partial(_size_of_group, group=group), size_cell, _PRIORITIES[name])
+    yield from _amount(rows, "host", lambda report: report.program.host_bytes, size_cell, 3)
 
 
-def _meshes(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """Return the column of mesh axes, if any row has several devices."""
-    if num_devices(rows) == 1:
-        return []
-    return [_Field(column=Column(title="mesh", priority=2), cell=_mesh)]
+def _size_of_group(report: Report, *, group: frozenset[Category]) -> int:
+    return sum_of_group(report.categories, group)
 
 
-def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """Return the columns of the category groups, and of host memory, which is not part of the footprint."""
-    found = [
-        _Field(column=_number(name, priority=_PRIORITIES[name]), cell=partial(_group, group=group))
-        for name, group in CATEGORY_GROUPS.items()
-        if any(sum_of_group(row.report.categories, group) for row in rows)
-    ]
-    if any(row.report.program.host_bytes for row in rows):
-        host = _Field(column=_number("host", priority=3), cell=lambda row: size_cell(row.report.program.host_bytes))
-        found.append(host)
-    return found
+def _flops(rows: Sequence[ComparedRow]) -> Iterator[Field[ComparedRow]]:
+    def shown(flops: int) -> Cell:
+        return _or_dash(flops or None, lambda flops: format_flops(int(flops), unit=""))
+
+    yield from _amount(rows, "FLOPs", lambda report: report.flops, shown, 9)
+    yield from _amount(rows, "recomputed", lambda report: report.recomputed_flops, shown, 0)
 
 
-def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
-    counts: dict[str, tuple[Callable[[Report], int], int]] = {
-        "FLOPs": (lambda report: report.flops, 9),
-        "recomputed": (lambda report: report.recomputed_flops, 0),
-    }
-    return [
-        _Field(column=_number(title, priority=priority), cell=partial(_count, count=count))
-        for title, (count, priority) in counts.items()
-        if any(count(row.report) for row in rows)
-    ]
+def _amount(
+    rows: Sequence[ComparedRow], title: str, of: Callable[[Report], int], show: Callable[[int], Cell], priority: int
+) -> Iterator[Field[ComparedRow]]:
+    """Yield the field of an amount, unless it is zero in all rows."""
+    if any(of(row.report) for row in rows):
+        yield number(title, lambda row: show(of(row.report)), priority=priority)
 
 
-def _bounds(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """Return the column of the lower bound on the step time, if any row has one."""
-    if not any(row.report.roofline for row in rows):
-        return []
+def _bounds(rows: Sequence[ComparedRow]) -> list[Field[ComparedRow]]:
+    """Return the field of the lower bound on the step time, if any row has one."""
     best = unbeaten_rows(rows)
-    return [_Field(column=_number("at least", priority=1), cell=partial(_bound, unbeaten=best))]
+
+    def bound(row: ComparedRow) -> Cell:
+        found = row.report.roofline
+        cell = _or_dash(None if found is None else found.at_least_seconds, format_short_seconds)
+        return replace(cell, key=Tone.GOOD, is_verdict=True) if row in best else cell
+
+    return [number("at least", bound, priority=1)] if any(row.report.roofline for row in rows) else []
 
 
 def unbeaten_rows(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, ...]:
@@ -218,16 +201,8 @@ def unbeaten_rows(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, ...]:
     )
 
 
-def _bound(row: ComparedRow, *, unbeaten: Sequence[ComparedRow]) -> Cell:
-    bound = row.report.roofline
-    if bound is None:
-        return aside_cell("-")
-    text = format_short_seconds(bound.at_least_seconds)
-    return Cell(text=text, key=Tone.GOOD, is_verdict=True) if row in unbeaten else Cell(text=text)
-
-
-def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:
-    """Return the columns of step time, throughput and peak, if any row was run.
+def _measured(rows: Sequence[ComparedRow]) -> list[Field[ComparedRow]]:
+    """Return the fields of step time, throughput and peak, if any row was run.
 
     Throughput counts tokens if any run has them, otherwise examples.
     """
@@ -235,70 +210,41 @@ def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:
     if not runs:
         return []
     has_tokens = any(run.num_tokens is not None for run in runs)
-    fields = [
-        _Field(column=_number("step"), cell=_step_time),
-        _Field(
-            column=_number("tokens/s" if has_tokens else "examples/s", priority=2),
-            cell=partial(_throughput, has_tokens=has_tokens),
-        ),
+
+    def throughput(row: ComparedRow) -> Cell:
+        run = row.report.measured
+        rate = None if run is None else run.per_second(run.num_tokens if has_tokens else run.num_examples)
+        return _or_dash(rate, format_rate)
+
+    def peak(row: ComparedRow) -> Cell:
+        pool = row.report.measured and row.report.measured.pool
+        return size_cell((pool and pool.peak_bytes) or 0)
+
+    return [
+        number("step", _step_time),
+        number("tokens/s" if has_tokens else "examples/s", throughput, priority=2),
+        *([number("measured", peak, priority=1)] if any(run.pool is not None for run in runs) else []),
     ]
-    if any(run.pool is not None for run in runs):
-        fields.append(_Field(column=_number("measured", priority=1), cell=_measured_peak))
-    return fields
 
 
 def _step_time(row: ComparedRow) -> Cell:
-    measured = row.report.measured
-    if measured is None:
-        return aside_cell("-")
-    if measured.out_of_memory is not None:
+    if row.report.measured is not None and row.report.measured.out_of_memory is not None:
         return Cell(text="out of memory", key=Tone.BAD, is_verdict=True)
-    seconds = measured.median_seconds
-    return aside_cell("-") if seconds is None else Cell(text=format_short_seconds(seconds))
+    return _or_dash(_step_seconds(row), format_short_seconds)
 
 
-def _throughput(row: ComparedRow, *, has_tokens: bool) -> Cell:
-    measured = row.report.measured
-    if measured is None:
-        return aside_cell("-")
-    rate = measured.per_second(measured.num_tokens if has_tokens else measured.num_examples)
-    return aside_cell("-") if rate is None else Cell(text=format_rate(rate))
-
-
-def _measured_peak(row: ComparedRow) -> Cell:
-    pool = row.report.measured.pool if row.report.measured else None
-    return aside_cell("-") if pool is None or pool.peak_bytes is None else size_cell(pool.peak_bytes)
-
-
-def _number(title: str, *, priority: int = 0) -> Column:
-    return Column(title=title, align=Align.RIGHT, priority=priority)
+def _or_dash(value: float | None, show: Callable[[float], str]) -> Cell:
+    return aside_cell("-") if value is None else Cell(text=show(value))
 
 
 def _mesh(row: ComparedRow) -> Cell:
     return Cell(text=mesh_text(row.report.target.topology) or "1 device")
 
 
-def _footprint(row: ComparedRow) -> Cell:
-    return Cell(text=format_bytes(row.report.footprint_bytes))
-
-
-def _ratio(row: ComparedRow) -> Cell:
-    return Cell(text=format_ratio(row.effect.footprint_ratio))
-
-
 def _change(row: ComparedRow) -> Cell:
     if row.is_reference:
         return aside_cell("reference")
     return change_cell(row.effect.footprint_delta_bytes, none="0 B")
-
-
-def _group(row: ComparedRow, *, group: frozenset[Category]) -> Cell:
-    return size_cell(sum_of_group(row.report.categories, group))
-
-
-def _count(row: ComparedRow, *, count: Callable[[Report], int]) -> Cell:
-    flops = count(row.report)
-    return Cell(text=format_flops(flops, unit="")) if flops else aside_cell("-")
 
 
 def _fits(row: ComparedRow) -> Cell:
@@ -318,11 +264,6 @@ def _effect(row: ComparedRow) -> Cell:
         return aside_cell("unclear" if row.effect.evidence else "-")
     text, tone = ("yes", Tone.GOOD) if row.effect.took_effect else ("flagged", Tone.BAD)
     return Cell(text=text, key=tone, is_verdict=True)
-
-
-def _failed_row(name: str, *, num_empty: int) -> Row:
-    verdict = Cell(text="failed", key=Tone.BAD, is_verdict=True)
-    return Row(cells=(Cell(text=name), verdict, *(Cell(text=""),) * num_empty))
 
 
 def footprint_bars(rows: Sequence[ComparedRow]) -> StackedBars:

@@ -7,36 +7,29 @@ from dataclasses import replace
 
 from memprof.analysis.comparison import MatchedBuffers, ReportComparison
 from memprof.analysis.records.live_buffer import array_type
-from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
-from memprof.reports.options import By, Order
+from memprof.reports.document import Block, Document, Heading, Note, Table, Tone
+from memprof.reports.options import By, Order, RenderOptions
 from memprof.reports.units import format_bytes, format_ratio, format_signed_bytes
-from memprof.reports.views.cells import aside_cell, change_cell, more_label, short_names, size_cell
+from memprof.reports.views.cells import aside_cell, change_cell, short_names, size_cell
 from memprof.reports.views.comparison import comparison_facts, comparison_notes
 from memprof.reports.views.configurations import compared_rows, footprint_bars
 from memprof.reports.views.differences import difference_blocks
+from memprof.reports.views.fields import category, number, table, text, total
 from memprof.reports.views.header import pressure_notes
 from memprof.reports.views.layers import any_layer
 
 
-def diff_document(diff: ReportComparison, *, by: By | None, depth: int, top: int) -> Document:
-    """Build the document of a whole diff, or of the changes by one key.
-
-    Args:
-        diff: the facts.
-        by: the key of the changes; None for the whole diff.
-        depth: the number of levels of the module tree.
-        top: the largest number of rows in a list; the rest is summed up in one.
-    """
+def diff_document(diff: ReportComparison, options: RenderOptions) -> Document:
+    """Build the document of a whole diff, or of the changes by one key."""
     before, after = diff.rows
     rows = compared_rows(diff, Order.GIVEN)
+    by = options.by
     keys = (By.CATEGORY, By.MODULE, By.BUFFER) if by is None else (by,)
     body = [
         block
         for key in keys
         for block in (
-            _buffer_blocks(diff.buffers, top=top)
-            if key is By.BUFFER
-            else difference_blocks(rows, by=key, depth=depth, top=top)
+            _buffer_blocks(diff.buffers, top=options.top) if key is By.BUFFER else difference_blocks(rows, key, options)
         )
     ]
     return Document(
@@ -100,47 +93,23 @@ def _sum(members: Sequence[MatchedBuffers]) -> MatchedBuffers:
 
 
 def _table(groups: Sequence[MatchedBuffers], names: Mapping[str, str], *, top: int) -> Table:
-    rest = groups[top:]
-    rows = [_row(group, names) for group in groups[:top]]
-    if rest:
-        rows.append(_sum_row(aside_cell(more_label(len(rest))), rest))
-    return Table(
-        columns=(
-            Column(title="array", shorten=Shorten.MIDDLE, min_width=26),
-            Column(title="count", align=Align.RIGHT, priority=3),
-            Column(title="before", align=Align.RIGHT, priority=2),
-            Column(title="after", align=Align.RIGHT, priority=2),
-            Column(title="change", align=Align.RIGHT),
-            Column(title="category", priority=1),
-            Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=16),
-            Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True),
-            Column(title="op", shorten=Shorten.MIDDLE, min_width=24, below=True),
-        ),
-        rows=tuple(rows),
-        total=_sum_row(Cell(text="together"), groups),
+    def counts(group: MatchedBuffers) -> str:
+        before, after = f"{group.num_before:,}", f"{group.num_after:,}"
+        return after if before == after else f"{before} to {after}"
+
+    return table(
+        groups,
+        [
+            text("array", lambda group: array_type("->".join(group.dtypes), group.shape), min_width=26),
+            number("count", counts, priority=3),
+            total("before", lambda group: group.before_bytes, size_cell, priority=2),
+            total("after", lambda group: group.after_bytes, size_cell, priority=2),
+            total("change", lambda group: group.after_bytes - group.before_bytes, change_cell),
+            category(lambda group: group.category, priority=1),
+            text("module", lambda group: group.module, priority=1, min_width=16),
+            text("source", lambda group: names[group.source], min_width=16, below=True),
+            text("op", lambda group: aside_cell(group.op), min_width=24, below=True),
+        ],
+        top=top,
+        whole="together",
     )
-
-
-def _row(group: MatchedBuffers, names: Mapping[str, str]) -> Row:
-    same = group.num_before == group.num_after
-    return Row(
-        cells=(
-            Cell(text=array_type("->".join(group.dtypes), group.shape)),
-            Cell(text=f"{group.num_after:,}" if same else f"{group.num_before:,} to {group.num_after:,}"),
-            *_sizes([group]),
-            Cell(text=group.category.value, key=group.category),
-            Cell(text=group.module),
-            Cell(text=names[group.source]),
-            aside_cell(group.op),
-        )
-    )
-
-
-def _sum_row(label: Cell, groups: Sequence[MatchedBuffers]) -> Row:
-    return Row(cells=(label, Cell(text=""), *_sizes(groups), *(Cell(text=""),) * 4))
-
-
-def _sizes(groups: Sequence[MatchedBuffers]) -> tuple[Cell, Cell, Cell]:
-    before = sum(group.before_bytes for group in groups)
-    after = sum(group.after_bytes for group in groups)
-    return size_cell(before), size_cell(after), change_cell(after - before)

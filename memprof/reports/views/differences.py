@@ -15,7 +15,7 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import ModuleNode
 from memprof.errors import MemprofError
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Row, Shorten, Table
-from memprof.reports.options import By
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_signed_bytes
 from memprof.reports.views.cells import aside_cell, change_cell, more_label, short_names, size_cell
 from memprof.reports.views.configurations import (
@@ -28,17 +28,18 @@ from memprof.reports.views.report import phase_name
 Key = TypeVar("Key", bound=str)
 
 
-def difference_blocks(rows: Sequence[ComparedRow], *, by: By, depth: int, top: int) -> tuple[Block, ...]:
+def difference_blocks(rows: Sequence[ComparedRow], by: By, options: RenderOptions) -> tuple[Block, ...]:
     """Build the section of the reference's sizes by one key, and the changes of the other rows.
 
     Raises:
         MemprofError: comparisons have no view by this key.
     """
     name = reference_row(rows).name
-    top = max(top, len(Category)) if by is By.CATEGORY else top  # there are few categories, so all are shown
+    # There are few categories, so all are shown.
+    top = max(options.top, len(Category)) if by is By.CATEGORY else options.top
     return (
         Heading(text=f"Differences by {by.value}", level=2, aside=f"sizes of {name}, and changes of the other rows"),
-        difference_table(by.value, _shares_of(rows, by=by, depth=depth), rows, top=top),
+        difference_table(by.value, _shares_of(rows, by=by, depth=options.depth), rows, top=top),
     )
 
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type, shown_source
 from memprof.reports.document import (
-    Align,
     Block,
     Cell,
-    Column,
     Document,
-    Fact,
     Facts,
     Heading,
     Note,
-    Row,
-    Shorten,
     Table,
     Tone,
 )
-from memprof.reports.units import format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.buffers import largest_buffers_table
-from memprof.reports.views.cells import aside_cell, more_label
+from memprof.reports.views.cells import aside_cell, category_cell, exact_size, facts_of
+from memprof.reports.views.fields import number, table, text, total
 from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
 from memprof.studies.explain.records import Moment, OutOfMemory
 
@@ -98,18 +94,15 @@ def _facts(explanation: Explanation) -> Facts:
         "in use": (pool.in_use_bytes if pool else None, True),
         "there is": (explanation.capacity_bytes, pool is not None),
     }
-    facts = [
-        Fact(label=label, values=(format_bytes(size), *((f"{format_exact_bytes(size)} bytes",) if is_exact else ())))
+    shown = {
+        label: exact_size(size) if is_exact else (format_bytes(size),)
         for label, (size, is_exact) in sizes.items()
         if size is not None
-    ]
+    }
     parts = [f"{_PARTS[name]} {format_bytes(size)}" for name, size in log.parts.items() if size]
-    if parts:
-        facts.append(Fact(label="the program", values=tuple(dict.fromkeys(parts))))
-    if pool is not None and pool.largest_chunks:
-        chunks = (f"{count:,} of {format_bytes(size)}" for size, count in pool.largest_chunks)
-        facts.append(Fact(label="most of the pool", values=tuple(chunks)))
-    return Facts(facts=(*facts, Fact(label="the message", values=(log.message,))))
+    chunks = [f"{count:,} of {format_bytes(size)}" for size, count in (pool.largest_chunks if pool else ())]
+    more = {"the program": tuple(dict.fromkeys(parts)), "most of the pool": chunks, "the message": (log.message,)}
+    return facts_of({**shown, **more})
 
 
 def _what(explanation: Explanation) -> str:
@@ -200,42 +193,26 @@ def _more(explanation: Explanation) -> str:
 
 
 def _listed_table(explanation: Explanation, top: int) -> Table:
-    listed = explanation.listed
-    total = sum(each.listed.size_bytes for each in listed)
-    rows = [_listed_row(each, total) for each in listed[:top]]
-    if listed[top:]:
-        rest = sum(each.listed.size_bytes for each in listed[top:])
-        empty = Cell(text="")
-        rows.append(
-            Row(cells=(aside_cell(more_label(len(listed[top:]))), Cell(text=format_bytes(rest)), *(empty,) * 5))
-        )
-    return Table(
-        columns=(
-            Column(title="array"),
-            Column(title="size", align=Align.RIGHT),
-            Column(title="share", align=Align.RIGHT, priority=2),
-            Column(title="what it is", priority=1),
-            Column(title="module", shorten=Shorten.MIDDLE, min_width=20),
-            Column(title="line", shorten=Shorten.MIDDLE, min_width=20, below=True),
-            Column(title="operation", shorten=Shorten.MIDDLE, min_width=24, below=True),
-        ),
-        rows=tuple(rows),
-    )
+    whole = sum(each.listed.size_bytes for each in explanation.listed)
 
+    def what(each: ExplainedBuffer) -> str | Cell:
+        return category_cell(each.buffer.category) if each.buffer else _by_name(each)
 
-def _listed_row(each: ExplainedBuffer, total: int) -> Row:
-    listed, buffer = each.listed, each.buffer
-    what = Cell(text=buffer.category.value, key=buffer.category) if buffer else Cell(text=_by_name(each))
-    return Row(
-        cells=(
-            Cell(text=listed.array),
-            Cell(text=format_bytes(listed.size_bytes)),
-            Cell(text=format_share(listed.size_bytes, total)),
-            what,
-            Cell(text=buffer.module if buffer else each.scopes),
-            Cell(text=shown_source(buffer.source if buffer and buffer.source else listed.source)),
-            aside_cell(listed.op or listed.label),
-        )
+    def source(each: ExplainedBuffer) -> str:
+        return shown_source(each.buffer.source if each.buffer and each.buffer.source else each.listed.source)
+
+    return table(
+        explanation.listed,
+        [
+            text("array", lambda each: each.listed.array),
+            total("size", lambda each: each.listed.size_bytes),
+            number("share", lambda each: format_share(each.listed.size_bytes, whole), priority=2),
+            text("what it is", what, priority=1),
+            text("module", lambda each: each.buffer.module if each.buffer else each.scopes, min_width=20),
+            text("line", source, min_width=20, below=True),
+            text("operation", lambda each: aside_cell(each.listed.op or each.listed.label), min_width=24, below=True),
+        ],
+        top=top,
     )
 
 

@@ -12,6 +12,7 @@ from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.report import Report
 from memprof.files import as_argument
 from memprof.reports.document import Block, Document, Fact, Facts, Heading
+from memprof.reports.options import RenderOptions
 from memprof.reports.units import format_bytes
 from memprof.reports.views import header
 from memprof.reports.views.advice import advice_blocks, best_advice_table
@@ -23,30 +24,13 @@ from memprof.studies.advice.advice import Advice
 _NUM_GROUPS, _NUM_ADVICE = 4, 3
 
 
-def first_screen_document(
-    report: Report,
-    advice: Sequence[Advice],
-    *,
-    whole_advice: bool,
-    with_configuration: bool,
-    capture: str,
-    advise_command: str = "",
-    verdict_first: bool = False,
-) -> Document:
-    """Build the document of the first screen.
-
-    Args:
-        report: the facts.
-        advice: the advice on the peak, the best first.
-        whole_advice: whether to show all advice with its reasons, instead of the first lines.
-        with_configuration: whether to show the toolchain and the configuration too.
-        capture: the file to name in suggested commands; empty if it is not saved.
-        advise_command, verdict_first: see `RenderOptions`.
-    """
+def first_screen_document(report: Report, options: RenderOptions) -> Document:
+    """Build the document of the first screen."""
+    advice = options.advice_for(report)
     gauge = header.gauge(report)
     verdict, refusal = replace(gauge, parts=()), header.refusal_notes(report)
     head: tuple[Block, ...] = (_heading(report), *refusal)
-    if verdict_first:
+    if options.verdict_first:
         head = (*refusal, verdict, _heading(report))
     blocks: tuple[Block, ...] = (
         *head,
@@ -56,14 +40,14 @@ def first_screen_document(
         *measured_summary(report),
         *_timeline(report),
         *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),
-        *(advice_blocks(report, advice) if whole_advice else _best(report, advice)),
+        *(advice_blocks(report, advice) if options.with_advice else _best(report, advice)),
         *warnings(report),
     )
-    if with_configuration:
+    if options.with_configuration:
         blocks += (header.setup_facts(report), *header.configuration(report))
-    advises = not whole_advice and report.framework == "jax"
-    following = _next(capture, advises=advises, advise_command=advise_command)
-    return Document(blocks=(*blocks, *(() if verdict_first else (verdict,)), following))
+    advises = not options.with_advice and report.framework == "jax"
+    following = _next(options.capture, advises=advises, advise_command=options.advise_command)
+    return Document(blocks=(*blocks, *(() if options.verdict_first else (verdict,)), following))
 
 
 def _heading(report: Report) -> Heading:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memprof.analysis.memory.verdict import fraction_line
-from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
+from memprof.reports.document import Align, Block, Cell, Column, Document, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import (
     format_bytes,
-    format_exact_bytes,
     format_flops,
     format_seconds,
     format_short_seconds,
     format_signed_bytes,
 )
-from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
+from memprof.reports.views.cells import exact_size, facts_of
+from memprof.reports.views.fields import Field, Fields, number, table, text
+from memprof.studies.fit.results import CurvePoint, FitCurve, FitResult, TechniquesResult, Trial, TriedTechniques
 
 _BUDGET = "the memory pool minus the reserve"
 
 
 def fit_document(result: FitResult) -> Document:
     """Build the document of a fit by a field: the answer first, then its evidence."""
-    name = " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
     return Document(
         blocks=(
-            Heading(text=_value_answer(result), level=1, aside=name),
+            Heading(text=_value_answer(result), level=1, aside=_name(result)),
             _value_facts(result),
             Heading(text="Tried", level=2, aside=f"{len(result.tried)} compiles, by {result.field}"),
             _tried_values(result),
@@ -44,60 +46,62 @@ def _batch(result: FitResult) -> tuple[str, ...]:
 
 
 def _value_facts(result: FitResult) -> Facts:
-    def exact(label: str, size_bytes: int, *more: str) -> Fact:
-        return Fact(label=label, values=(format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes", *more))
-
     of_each = () if result.num_devices == 1 else ("of each device",)
-    facts = [
-        Fact(label="target", values=(result.target, *([f"mesh {result.mesh}"] if result.mesh else []))),
-        exact("memory", result.memory_bytes, *of_each),
-        exact("budget", result.budget_bytes, _BUDGET),
-        exact(f"{result.field}={result.value}", result.footprint_of(result.value), "fits"),
-    ]
+    beyond = {}
     if result.next_value is not None:
-        facts.append(
-            exact(f"{result.field}={result.next_value}", result.footprint_of(result.next_value), "does not fit")
-        )
-    facts.append(Fact(label="batch", values=_batch(result)))
-    return Facts(facts=tuple(fact for fact in facts if fact.values))
+        size_bytes = result.footprint_of(result.next_value)
+        beyond = {f"{result.field}={result.next_value}": exact_size(size_bytes, "does not fit")}
+    return facts_of(
+        {
+            "target": _target(result),
+            "memory": exact_size(result.memory_bytes, *of_each),
+            "budget": exact_size(result.budget_bytes, _BUDGET),
+            f"{result.field}={result.value}": exact_size(result.footprint_of(result.value), "fits"),
+            **beyond,
+            "batch": _batch(result),
+        }
+    )
+
+
+def _target(result: FitResult) -> tuple[str, ...]:
+    return (result.target, *([f"mesh {result.mesh}"] if result.mesh else []))
+
+
+def _name(result: FitResult) -> str:
+    return " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
 
 
 def _tried_values(result: FitResult) -> Table:
-    number = Align.RIGHT
-    is_pressed = any(trial.pressure is not None for trial in result.tried)
-    columns = (
-        Column(title=result.field, align=number),
-        Column(title="footprint", align=number),
-        Column(title="against budget", align=number, priority=1),
-        Column(title="fits"),
-        Column(title="time", align=number, priority=2),
-        *(
-            (Column(title="XLA recomputes", align=number), Column(title="and takes", align=number))
-            if is_pressed
-            else ()
-        ),
+    def pressure(trial: Trial) -> str:
+        if trial.pressure is None:
+            return ""
+        count = trial.pressure.recomputed_values
+        return f"{count:,} value{'' if count == 1 else 's'}"
+
+    pressed: Fields[Trial] = (
+        number("XLA recomputes", pressure),
+        number("and takes", lambda trial: format_bytes(trial.pressed_footprint_bytes or 0) if trial.pressure else ""),
     )
-    rows = []
-    for trial in sorted(result.tried, key=lambda trial: trial.value):
-        over_bytes = trial.needed_bytes - result.budget_bytes
-        text, tone = ("yes", Tone.GOOD) if trial.fits(result.budget_bytes) else ("no", Tone.BAD)
-        cells = (
-            Cell(text=str(trial.value)),
-            Cell(text=format_bytes(trial.footprint_bytes)),
-            Cell(text=format_signed_bytes(over_bytes)),
-            Cell(text=text, key=tone, is_verdict=True),
-            Cell(text=format_seconds(trial.seconds)),
-            *(_pressure_cells(trial) if is_pressed else ()),
-        )
-        rows.append(Row(cells=cells))
-    return Table(columns=columns, rows=tuple(rows))
+    return table(
+        sorted(result.tried, key=lambda trial: trial.value),
+        [
+            number(result.field, lambda trial: str(trial.value)),
+            number("footprint", lambda trial: format_bytes(trial.footprint_bytes)),
+            number(
+                "against budget",
+                lambda trial: format_signed_bytes(trial.needed_bytes - result.budget_bytes),
+                priority=1,
+            ),
+            text("fits", lambda trial: _fits_cell(trial.fits(result.budget_bytes))),
+            number("time", lambda trial: format_seconds(trial.seconds), priority=2),
+            *(pressed if any(trial.pressure is not None for trial in result.tried) else ()),
+        ],
+    )
 
 
-def _pressure_cells(trial: Trial) -> tuple[Cell, Cell]:
-    if trial.pressure is None:
-        return Cell(text=""), Cell(text="")
-    values = f"{trial.pressure.recomputed_values:,} value{'' if trial.pressure.recomputed_values == 1 else 's'}"
-    return Cell(text=values), Cell(text=format_bytes(trial.pressed_footprint_bytes or 0))
+def _fits_cell(fits: bool) -> Cell:
+    text, tone = ("yes", Tone.GOOD) if fits else ("no", Tone.BAD)
+    return Cell(text=text, key=tone, is_verdict=True)
 
 
 def _value_notes(result: FitResult) -> tuple[Block, ...]:
@@ -143,16 +147,15 @@ def _answer(result: TechniquesResult) -> str:
 
 def _technique_facts(result: TechniquesResult) -> Facts:
     shown = result.answer or result.smallest
-    sizes = [
-        ("memory", result.memory_bytes, ""),
-        ("budget", result.budget_bytes, _BUDGET),
-        (shown.name, shown.footprint_bytes or 0, "fits" if result.answer else "the smallest compiled one"),
-    ]
-    exact = (
-        Fact(label=label, values=(format_bytes(size), f"{format_exact_bytes(size)} bytes", *([note] if note else [])))
-        for label, size, note in sizes
+    verdict = "fits" if result.answer else "the smallest compiled one"
+    return facts_of(
+        {
+            "target": (result.target,),
+            "memory": exact_size(result.memory_bytes),
+            "budget": exact_size(result.budget_bytes, _BUDGET),
+            shown.name: exact_size(shown.footprint_bytes or 0, verdict),
+        }
     )
-    return Facts(facts=(Fact(label="target", values=(result.target,)), *exact))
 
 
 def _code_changes(result: TechniquesResult) -> tuple[Block, ...]:
@@ -170,47 +173,40 @@ def _code_changes(result: TechniquesResult) -> tuple[Block, ...]:
 
 
 def _tried_techniques(result: TechniquesResult) -> Table:
-    number = Align.RIGHT
-    was_run = any(each.step_seconds is not None for each in result.ranked)
     tried = (*result.ranked, *result.others)
-    has_bound = any(each.at_least_seconds is not None for each in tried)
-    columns = (
-        Column(title="techniques", min_width=20),
-        Column(title="footprint", align=number),
-        Column(title="against budget", align=number, priority=2),
-        Column(title="fits"),
-        *([Column(title="step", align=number)] if was_run else []),
-        *([Column(title="at least", align=number, priority=1)] if has_bound else []),
-        Column(title="recomputed", align=number, priority=1),
-        Column(title="on the host", align=number, priority=1),
-        Column(title="compile", align=number, priority=3),
-    )
-    return Table(
-        columns=columns,
-        rows=tuple(_technique_row(each, result.budget_bytes, was_run=was_run, has_bound=has_bound) for each in tried),
-    )
 
+    def against_budget(each: TriedTechniques) -> str:
+        return "" if each.needed_bytes is None else format_signed_bytes(each.needed_bytes - result.budget_bytes)
 
-def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool, has_bound: bool) -> Row:
-    size = tried.footprint_bytes
-    if size is None:
-        text, tone = "failed", Tone.BAD
-    else:
-        text, tone = ("yes", Tone.GOOD) if tried.fits(budget_bytes) else ("no", Tone.BAD)
-    step = "" if tried.step_seconds is None else format_short_seconds(tried.step_seconds)
-    bound = "" if tried.at_least_seconds is None else format_short_seconds(tried.at_least_seconds)
-    cells = (
-        Cell(text=tried.name),
-        Cell(text="" if size is None else format_bytes(size)),
-        Cell(text="" if tried.needed_bytes is None else format_signed_bytes(tried.needed_bytes - budget_bytes)),
-        Cell(text=text, key=tone, is_verdict=True),
-        *([Cell(text=step)] if was_run else []),
-        *([Cell(text=bound)] if has_bound else []),
-        Cell(text="" if size is None else format_flops(tried.cost.recomputed_flops)),
-        Cell(text="" if size is None else format_bytes(tried.host_bytes)),
-        Cell(text="" if size is None else format_seconds(tried.seconds)),
+    def fits(each: TriedTechniques) -> Cell:
+        if each.footprint_bytes is None:
+            return Cell(text="failed", key=Tone.BAD, is_verdict=True)
+        return _fits_cell(each.fits(result.budget_bytes))
+
+    def seconds(title: str, of: Callable[[TriedTechniques], float | None], priority: int) -> Fields[TriedTechniques]:
+        """Make a field of times, if any is known."""
+        field: Field[TriedTechniques] = number(
+            title, lambda each: "" if (found := of(each)) is None else format_short_seconds(found), priority=priority
+        )
+        return (field,) if any(of(each) is not None for each in tried) else ()
+
+    def compiled(title: str, of: Callable[[TriedTechniques], str], priority: int) -> Field[TriedTechniques]:
+        return number(title, lambda each: "" if each.footprint_bytes is None else of(each), priority=priority)
+
+    return table(
+        tried,
+        [
+            Field(column=Column(title="techniques", min_width=20), cell=lambda each: Cell(text=each.name)),
+            compiled("footprint", lambda each: format_bytes(each.footprint_bytes or 0), 0),
+            number("against budget", against_budget, priority=2),
+            text("fits", fits),
+            *seconds("step", lambda each: each.step_seconds, 0),
+            *seconds("at least", lambda each: each.at_least_seconds, 1),
+            compiled("recomputed", lambda each: format_flops(each.cost.recomputed_flops), 1),
+            compiled("on the host", lambda each: format_bytes(each.host_bytes), 1),
+            compiled("compile", lambda each: format_seconds(each.seconds), 3),
+        ],
     )
-    return Row(cells=cells)
 
 
 def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
@@ -241,3 +237,59 @@ def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
 
 def _failures(result: TechniquesResult) -> list[tuple[str, str]]:
     return [(each.name, each.problem) for each in result.others if each.problem]
+
+
+def fit_curve_document(curve: FitCurve) -> Document:
+    """Build the document: the budget, a row for each value of the other field, and reasons for values without a fit."""
+    found = curve.any_found
+    sizes = {"memory": exact_size(found.memory_bytes), "budget": exact_size(found.budget_bytes)}
+    return Document(
+        blocks=(
+            Heading(text=f"the largest {found.field} for each {curve.against}", level=1, aside=_name(found)),
+            facts_of({"target": _target(found), **sizes}),
+            _curve_table(curve),
+            *_curve_notes(curve),
+        )
+    )
+
+
+def _curve_table(curve: FitCurve) -> Table:
+    number, field = Align.RIGHT, curve.any_found.field
+    columns = (
+        Column(title=curve.against, align=number),
+        Column(title=f"largest {field}", align=number),
+        Column(title=f"{field} x {curve.against}", align=number, priority=1),
+        Column(title="footprint", align=number),
+        Column(title="against budget", align=number, priority=2),
+        Column(title="compiles", align=number, priority=3),
+    )
+    return Table(columns=columns, rows=tuple(_curve_row(point) for point in curve.points))
+
+
+def _curve_row(point: CurvePoint) -> Row:
+    found = point.found
+    if found is None:
+        return Row(cells=(Cell(text=f"{point.at:,}"), Cell(text="none fits", key=Tone.BAD), *[Cell(text="")] * 4))
+    trial = next(trial for trial in found.tried if trial.value == found.value)
+    cells = (
+        Cell(text=f"{point.at:,}"),
+        Cell(text=f"{found.value:,}"),
+        Cell(text=f"{found.value * point.at:,}"),
+        Cell(text=format_bytes(trial.footprint_bytes)),
+        Cell(text=format_signed_bytes(trial.needed_bytes - found.budget_bytes)),
+        Cell(text=str(len(found.tried))),
+    )
+    return Row(cells=cells)
+
+
+def _curve_notes(curve: FitCurve) -> tuple[Note, ...]:
+    found = curve.any_found
+    notes = [
+        Note(text=f"{curve.against}={point.at}: {point.refusal.rstrip('.')}.", tone=Tone.WARNING)
+        for point in curve.points
+        if point.found is None
+    ]
+    if found.step_reason:
+        notes.append(Note(text=f"Only multiples of {found.step}: {found.step_reason}.", tone=Tone.MUTED))
+    text = f"Each value and the next larger one were compiled. Profile one with: {found.command}"
+    return (*notes, Note(text=text, tone=Tone.ACCENT))

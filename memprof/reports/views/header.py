@@ -18,12 +18,12 @@ from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Note, P
 from memprof.reports.units import (
     format_bytes,
     format_count,
-    format_exact_bytes,
     format_flops,
     format_seconds,
     format_share,
     format_short_seconds,
 )
+from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.kernels import over_limit_sentence
 from memprof.reports.views.layout_copies import layout_copy_facts
 from memprof.reports.views.padding import padding_facts
@@ -55,33 +55,30 @@ def subject_heading(report: Report) -> Heading:
 
 def subject_facts(report: Report) -> Facts:
     """List the techniques and the target, which every view of a capture shows."""
-    facts = (
-        Fact(label="techniques", values=report.techniques),
-        Fact(label="target", values=target_values(report.target)),
-    )
-    return Facts(facts=tuple(fact for fact in facts if fact.values))
+    return facts_of({"techniques": report.techniques, "target": target_values(report.target)})
 
 
 def setup_facts(report: Report) -> Facts:
     """List the facts about the step, the target and the toolchain."""
-    facts = [
-        Fact(label="workload", values=(report.workload,)),
-        Fact(label="techniques", values=report.techniques),
-        Fact(label="model", values=_model(report)),
-        Fact(label=_TIME, values=time_values(report)),
-        Fact(label="target", values=(*target_values(report.target), report.target.reason)),
-        Fact(label="toolchain", values=toolchain_values(report.toolchain)),
-        Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
-        Fact(label="jax settings", values=report.toolchain.settings),
-        Fact(label="took", values=_took(report)),
-    ]
-    return Facts(facts=tuple(fact for fact in facts if fact.values))
+    return facts_of(
+        {
+            "workload": (report.workload,),
+            "techniques": report.techniques,
+            "model": _model(report),
+            _TIME: time_values(report),
+            "target": (*target_values(report.target), report.target.reason),
+            "toolchain": toolchain_values(report.toolchain),
+            "xla flags": report.toolchain.xla_flags.split(),
+            "jax settings": report.toolchain.settings,
+            "took": _took(report),
+        }
+    )
 
 
 def time_facts(report: Report) -> tuple[Facts, ...]:
     """List the bound on the step time by itself, if there is one."""
     values = time_values(report)
-    return (Facts(facts=(Fact(label=_TIME, values=values),)),) if values else ()
+    return (facts_of({_TIME: values}),) if values else ()
 
 
 def time_values(report: Report) -> tuple[str, ...]:
@@ -104,7 +101,7 @@ def configuration(report: Report) -> tuple[Block, ...]:
     if not report.config:
         return ()
     values = tuple(f"{name}={value}" for name, value in report.config.items())
-    return (Heading(text="Configuration", level=2), Facts(facts=(Fact(label="config", values=values),)))
+    return (Heading(text="Configuration", level=2), facts_of({"config": values}))
 
 
 def gauge(report: Report) -> Gauge:
@@ -189,8 +186,8 @@ def memory_facts(report: Report) -> Facts:
     fragmentation = report.categories[Category.FRAGMENTATION]
     return Facts(
         facts=(
-            Fact(label="footprint", values=_size(report.footprint_bytes)),
-            Fact(label="live peak", values=_size(report.live_peak_bytes)),
+            Fact(label="footprint", values=exact_size(report.footprint_bytes)),
+            Fact(label="live peak", values=exact_size(report.live_peak_bytes)),
             Fact(
                 label="fragmentation",
                 values=(
@@ -339,10 +336,6 @@ def _took(report: Report) -> tuple[str, ...]:
     if not timings.lower_seconds:  # the program was compiled elsewhere
         return (analysing,)
     return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
-
-
-def _size(size_bytes: int) -> tuple[str, str]:
-    return format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes"
 
 
 def _or_not_given(size_bytes: int | None) -> str:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memprof.reports.document import Align, Cell, Column, Document, Row, Shorten, Table
+from memprof.reports.document import Document
 from memprof.reports.views.cells import aside_cell, size_cell
+from memprof.reports.views.fields import Fields, number, table, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,25 +25,12 @@ class ImportedProgram:
 
 def imported_document(programs: Sequence[ImportedProgram]) -> Document:
     """Build a table of all programs, in the given order."""
-    columns = (
-        Column(title="program", shorten=Shorten.MIDDLE, min_width=16),
-        Column(title="device", priority=1),
-        Column(title="footprint", align=Align.RIGHT),
-        Column(title="live peak", align=Align.RIGHT, priority=2),
-        Column(title="written", priority=3),
-        Column(title="file", priority=4),
+    fields: Fields[ImportedProgram] = (
+        text("program", lambda each: each.name, min_width=16),
+        text("device", lambda each: each.device, priority=1),
+        number("footprint", lambda each: size_cell(each.footprint_bytes)),
+        number("live peak", lambda each: size_cell(each.live_peak_bytes), priority=2),
+        text("written", lambda each: aside_cell(time.strftime("%F %R", time.localtime(each.written))), priority=3),
+        text("file", lambda each: aside_cell(each.file), priority=4),
     )
-    rows = [
-        Row(
-            cells=(
-                Cell(text=each.name),
-                Cell(text=each.device),
-                size_cell(each.footprint_bytes),
-                size_cell(each.live_peak_bytes),
-                aside_cell(time.strftime("%F %R", time.localtime(each.written))),
-                aside_cell(each.file),
-            )
-        )
-        for each in programs
-    ]
-    return Document(blocks=(Table(columns=columns, rows=tuple(rows)),))
+    return Document(blocks=(table(programs, fields),))

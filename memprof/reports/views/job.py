@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memprof.analysis.records.report import Report
 from memprof.reports.document import (
-    Align,
     Block,
     Cell,
     Column,
@@ -22,7 +22,8 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes
 from memprof.reports.views.advice import best_advice_table
-from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.reports.views.cells import aside_cell, size_cell
+from memprof.reports.views.fields import Field, count, number, summed, table, text, total
 from memprof.reports.views.header import TONES, pressure_sentence
 from memprof.studies.advice.advice import Advice
 from memprof.studies.watch.job import Job
@@ -105,45 +106,32 @@ def _shared_state(programs: Sequence[JobProgram]) -> list[list[str]]:
 
 
 def _programs_table(job: Job, top: int) -> Table:
-    columns = (
-        Column(title="program", shorten=Shorten.MIDDLE, min_width=12),
-        Column(title="kind", priority=1),
-        Column(title="footprint", align=Align.RIGHT),
-        Column(title="live peak", align=Align.RIGHT, priority=2),
-        Column(title="compiled", align=Align.RIGHT),
-        Column(title="took", align=Align.RIGHT, priority=3),
-        Column(title="place", priority=4, shorten=Shorten.MIDDLE),
+    def num_compiles(programs: Sequence[JobProgram]) -> int:
+        return sum(len(program.compiles) for program in programs)
+
+    programs = table(
+        job.programs,
+        [
+            text("program", lambda program: program.name, min_width=12),
+            text("kind", lambda program: program.kind, priority=1),
+            summed("footprint", lambda programs: _size(programs[0].largest.footprint_bytes)),
+            summed("live peak", lambda programs: _size(programs[0].largest.live_peak_bytes), priority=2),
+            summed("compiled", lambda programs: _times(num_compiles(programs))),
+            number("took", lambda program: f"{program.seconds:.1f} s", priority=3),
+            Field(
+                column=Column(title="place", priority=4, shorten=Shorten.MIDDLE),
+                cell=lambda program: aside_cell(program.place),
+            ),
+        ],
+        top=top,
     )
-    rows = [_program_row(program) for program in job.programs[:top]]
-    if len(job.programs) > top:
-        left_out = job.programs[top:]
-        rows.append(_row(more_label(len(left_out)), left_out[0].largest, sum(len(each.compiles) for each in left_out)))
-    if job.of_jax:
-        largest = max(job.of_jax, key=lambda each: each.footprint_bytes or 0)
-        rows.append(_row("JAX's own", largest, len(job.of_jax)))
-    return Table(columns=columns, rows=tuple(rows))
-
-
-def _program_row(program: JobProgram) -> Row:
-    largest = program.largest
-    return Row(
-        cells=(
-            Cell(text=program.name),
-            Cell(text=program.kind),
-            _size(largest.footprint_bytes),
-            _size(largest.live_peak_bytes),
-            Cell(text=_times(len(program.compiles))),
-            Cell(text=f"{program.seconds:.1f} s"),
-            aside_cell(program.place),
-        )
-    )
-
-
-def _row(name: str, largest: Compiled, num_compiles: int) -> Row:
-    """Make a row for several programs, with the sizes of the largest."""
-    footprint, peak = _size(largest.footprint_bytes), _size(largest.live_peak_bytes)
+    if not job.of_jax:
+        return programs
+    largest = max(job.of_jax, key=lambda each: each.footprint_bytes or 0)
+    sizes = (_size(largest.footprint_bytes), _size(largest.live_peak_bytes), Cell(text=_times(len(job.of_jax))))
     nothing = Cell(text="")
-    return Row(cells=(aside_cell(name), nothing, footprint, peak, Cell(text=_times(num_compiles)), nothing, nothing))
+    of_jax = Row(cells=(aside_cell("JAX's own"), nothing, *sizes, nothing, nothing))
+    return replace(programs, rows=(*programs.rows, of_jax))
 
 
 def _size(size_bytes: int | None) -> Cell:
@@ -190,38 +178,25 @@ def _moment(moment: LargestMoment, top: int) -> list[Block]:
 
 
 def _others_table(others: Sequence[OtherArrays], top: int) -> Table:
-    columns = (
-        Column(title="array", shorten=Shorten.MIDDLE, min_width=12),
-        Column(title="count", align=Align.RIGHT),
-        Column(title="size", align=Align.RIGHT),
-        Column(title="what", shorten=Shorten.END, below=True),
+    return table(
+        others,
+        [
+            text("array", lambda each: each.type, min_width=12),
+            count("count", lambda each: each.count),
+            total("size", lambda each: each.size_bytes, size_cell),
+            text("what", lambda each: aside_cell(each.what), shorten=Shorten.END, below=True, min_width=8),
+        ],
+        top=top,
     )
-    rows = [_arrays_row(each.type, f"{each.count:,}", each.size_bytes, each.what) for each in others[:top]]
-    if len(others) > top:
-        rest = others[top:]
-        count, size = sum(each.count for each in rest), sum(each.size_bytes for each in rest)
-        rows.append(_arrays_row(more_label(len(rest)), f"{count:,}", size, ""))
-    return Table(columns=columns, rows=tuple(rows))
 
 
 def _growth(growth: Sequence[Growth], top: int) -> Table:
-    columns = (
-        Column(title="array", shorten=Shorten.MIDDLE, min_width=12),
-        Column(title="count", align=Align.RIGHT),
-        Column(title="more", align=Align.RIGHT),
-        Column(title="what", shorten=Shorten.END, below=True),
+    return table(
+        growth[:top],
+        [
+            text("array", lambda each: each.type, min_width=12),
+            number("count", lambda each: f"{each.from_count:,} to {each.to_count:,} in {each.seconds:.0f} s"),
+            number("more", lambda each: size_cell(each.grown_bytes)),
+            text("what", lambda each: aside_cell(each.what), shorten=Shorten.END, below=True, min_width=8),
+        ],
     )
-    rows = [
-        _arrays_row(
-            each.type,
-            f"{each.from_count:,} to {each.to_count:,} in {each.seconds:.0f} s",
-            each.grown_bytes,
-            each.what,
-        )
-        for each in growth[:top]
-    ]
-    return Table(columns=columns, rows=tuple(rows))
-
-
-def _arrays_row(name: str, count: str, size_bytes: int, what: str) -> Row:
-    return Row(cells=(Cell(text=name), Cell(text=count), size_cell(size_bytes), aside_cell(what)))

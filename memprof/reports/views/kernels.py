@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memprof.analysis.records.kernel import KernelBuffer, KernelCalls
 from memprof.analysis.records.live_buffer import array_type, shown_source
-from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.document import Block, Heading, Note, Table, Tone
 from memprof.reports.units import format_bytes, format_share
-from memprof.reports.views.cells import more_label, short_names
+from memprof.reports.views.cells import short_names
+from memprof.reports.views.fields import Fields, number, table, text
 
-_KINDS = ("input", "output", "scratch")
+_KINDS = {"inputs": "input", "outputs": "output", "scratch": "scratch"}  # of blocks, by the titles of their columns
 _PLANNED = (
     "VMEM of blocks and scratch memory is inferred from the kernels. The compiler adds temporaries while it "
     "generates code: --complete shows its figure."
@@ -68,41 +69,35 @@ def _part(buffer: KernelBuffer, number: int) -> str:
 
 def _table(kernels: Sequence[KernelCalls], *, top: int) -> Table:
     names = short_names([each.source for each in kernels])
-    rows = [_row(each, names[each.source]) for each in kernels[:top]]
-    if len(kernels) > top:
-        rows.append(Row(cells=(Cell(text=more_label(len(kernels) - top)), *(Cell(text=""),) * 10)))
-    return Table(
-        columns=(
-            Column(title="kernel", shorten=Shorten.MIDDLE, min_width=16),
-            Column(title="calls", align=Align.RIGHT, priority=4),
-            *(Column(title=title, align=Align.RIGHT, priority=2) for title in ("inputs", "outputs", "scratch")),
-            Column(title="asks for", align=Align.RIGHT),
-            Column(title="compiler", align=Align.RIGHT, priority=1),
-            Column(title="limit", align=Align.RIGHT),
-            Column(title="share", align=Align.RIGHT, priority=1),
-            Column(title="blocks", shorten=Shorten.MIDDLE, min_width=16, below=True),
-            Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True),
-        ),
-        rows=tuple(rows),
+
+    def of_kind(kind: str) -> Callable[[KernelCalls], str]:
+        return lambda each: format_bytes(
+            sum(buffer.size_bytes for buffer in each.kernel.buffers if buffer.kind == kind)
+        )
+
+    def share_of_limit(each: KernelCalls) -> str:
+        kernel = each.kernel
+        return _share(kernel.used_bytes or kernel.asked_bytes, kernel.limit_bytes)
+
+    return table(
+        kernels,
+        [
+            text("kernel", lambda each: each.name, min_width=16),
+            number("calls", lambda each: f"{each.num_calls:,}", priority=4),
+            *(number(title, of_kind(kind), priority=2) for title, kind in _KINDS.items()),
+            number("asks for", lambda each: format_bytes(each.kernel.asked_bytes)),
+            number("compiler", lambda each: _known(each.kernel.used_bytes), priority=1),
+            number("limit", lambda each: _known(each.kernel.limit_bytes)),
+            number("share", share_of_limit, priority=1),
+            text("blocks", lambda each: _parts(each.kernel.buffers), min_width=16, below=True),
+            text("source", lambda each: names[each.source], min_width=16, below=True),
+        ],
+        top=top,
     )
 
 
-def _row(each: KernelCalls, source: str) -> Row:
-    kernel = each.kernel
-    sums = [sum(buffer.size_bytes for buffer in kernel.buffers if buffer.kind == kind) for kind in _KINDS]
-    held_bytes, limit_bytes = kernel.used_bytes or kernel.asked_bytes, kernel.limit_bytes
-    texts = (
-        each.name,
-        f"{each.num_calls:,}",
-        *map(format_bytes, sums),
-        format_bytes(kernel.asked_bytes),
-        "" if kernel.used_bytes is None else format_bytes(kernel.used_bytes),
-        "" if limit_bytes is None else format_bytes(limit_bytes),
-        "" if not limit_bytes else format_share(held_bytes, limit_bytes),
-        _parts(kernel.buffers),
-        source,
-    )
-    return Row(cells=tuple(Cell(text=text) for text in texts))
+def _known(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)
 
 
 def _other_memories(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
@@ -111,34 +106,18 @@ def _other_memories(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block,
     if not asking:
         return ()
     names = short_names([each.source for each in asking])
-    rows = [_other_row(each, names[each.source]) for each in asking[:top]]
-    if len(asking) > top:
-        rows.append(Row(cells=(Cell(text=more_label(len(asking) - top)), *(Cell(text=""),) * 6)))
-    table = Table(
-        columns=(
-            Column(title="kernel", shorten=Shorten.MIDDLE, min_width=16),
-            Column(title="SMEM", align=Align.RIGHT),
-            Column(title="chip has", align=Align.RIGHT),
-            Column(title="share", align=Align.RIGHT, priority=1),
-            Column(title="semaphores", align=Align.RIGHT),
-            Column(title="in SMEM", shorten=Shorten.MIDDLE, min_width=16, below=True),
-            Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True),
-        ),
-        rows=tuple(rows),
+    fields: Fields[KernelCalls] = (
+        text("kernel", lambda each: each.name, min_width=16),
+        number("SMEM", lambda each: format_bytes(each.kernel.smem_bytes)),
+        number("chip has", lambda each: _known(each.kernel.smem_limit_bytes)),
+        number("share", lambda each: _share(each.kernel.smem_bytes, each.kernel.smem_limit_bytes), priority=1),
+        number("semaphores", lambda each: f"{each.kernel.num_semaphores:,}"),
+        text("in SMEM", lambda each: _parts(each.kernel.smem_buffers), min_width=16, below=True),
+        text("source", lambda each: names[each.source], min_width=16, below=True),
     )
-    return (Heading(text="SMEM and semaphores of Pallas kernels", level=2, aside=_SEMAPHORES), table)
+    heading = Heading(text="SMEM and semaphores of Pallas kernels", level=2, aside=_SEMAPHORES)
+    return (heading, table(asking, fields, top=top))
 
 
-def _other_row(each: KernelCalls, source: str) -> Row:
-    kernel = each.kernel
-    limit_bytes = kernel.smem_limit_bytes
-    texts = (
-        each.name,
-        format_bytes(kernel.smem_bytes),
-        "" if limit_bytes is None else format_bytes(limit_bytes),
-        "" if not limit_bytes else format_share(kernel.smem_bytes, limit_bytes),
-        f"{kernel.num_semaphores:,}",
-        _parts(kernel.smem_buffers),
-        source,
-    )
-    return Row(cells=tuple(Cell(text=text) for text in texts))
+def _share(part: int, whole: int | None) -> str:
+    return format_share(part, whole) if whole else ""

@@ -9,9 +9,10 @@ from memprof.analysis.records.device_family import HBM
 from memprof.analysis.records.layout_copy import LayoutCopy, Neighbour
 from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Align, Block, Cell, Column, Fact, Heading, Row, Shorten, Table
-from memprof.reports.units import format_bytes, format_share
-from memprof.reports.views.cells import aside_cell, more_label, short_names, size_cell
+from memprof.reports.document import Block, Fact, Heading, Table
+from memprof.reports.units import format_bytes
+from memprof.reports.views.cells import aside_cell, short_names, size_cell
+from memprof.reports.views.fields import count, number, share, table, text, total
 from memprof.reports.views.layers import any_layer
 
 _ROW_BY_ROW = "row by row"
@@ -26,6 +27,10 @@ class _Alike:
     @property
     def first(self) -> LayoutCopy:
         return self.members[0]
+
+    @property
+    def module(self) -> str:
+        return any_layer(self.first.module) if len(self.members) > 1 else self.first.module
 
     @property
     def num_runs(self) -> int:
@@ -69,27 +74,24 @@ def layout_copy_table(copies: Sequence[LayoutCopy], *, top: int) -> Table:
     """Build a table of the copies that write most in a step, with producers and consumers. The total is over all."""
     groups = _group(copies)
     names = short_names(source for copy in copies for source in (copy.producer.source, copy.consumer.source))
-    total_bytes = sum(group.step_bytes for group in groups)
-    rows = [_row(group, names, total_bytes) for group in groups[:top]]
-    if groups[top:]:
-        rows.append(_sum_row(aside_cell(more_label(len(groups) - top)), groups[top:], total_bytes))
-    return Table(
-        columns=(
-            Column(title="array", shorten=Shorten.MIDDLE, min_width=20),
-            Column(title="old layout", shorten=Shorten.MIDDLE, min_width=14),
-            Column(title="new layout", shorten=Shorten.MIDDLE, min_width=14),
-            Column(title="runs", align=Align.RIGHT, priority=3),
-            Column(title="each", align=Align.RIGHT, priority=4),
-            Column(title="a step", align=Align.RIGHT),
-            Column(title="share", align=Align.RIGHT, priority=2),
-            Column(title="at peak", align=Align.RIGHT, priority=2),
-            Column(title="memory", priority=3),
-            Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=16),
-            Column(title="made by", shorten=Shorten.MIDDLE, min_width=24, below=True),
-            Column(title="read by", shorten=Shorten.MIDDLE, min_width=24, below=True),
-        ),
-        rows=tuple(rows),
-        total=_sum_row(Cell(text="all copies"), groups, total_bytes),
+    return table(
+        groups,
+        [
+            text("array", lambda group: array_type(group.first.dtype, group.first.shape), min_width=20),
+            text("old layout", lambda group: _old_layout(group.first), min_width=14),
+            text("new layout", lambda group: group.first.layout or _ROW_BY_ROW, min_width=14),
+            count("runs", lambda group: group.num_runs, priority=3),
+            number("each", lambda group: format_bytes(group.first.size_bytes), priority=4),
+            total("a step", lambda group: group.step_bytes),
+            share(lambda group: group.step_bytes, sum(group.step_bytes for group in groups), priority=2),
+            total("at peak", lambda group: group.peak_bytes, size_cell, priority=2),
+            text("memory", lambda group: aside_cell("" if group.first.space == HBM else group.first.space), priority=3),
+            text("module", lambda group: group.module, priority=1, min_width=16),
+            text("made by", lambda group: f"from {_in_words(group.first.producer, names)}", min_width=24, below=True),
+            text("read by", lambda group: f"for {_in_words(group.first.consumer, names)}", min_width=24, below=True),
+        ],
+        top=top,
+        whole="all copies",
     )
 
 
@@ -103,45 +105,14 @@ def _group(copies: Sequence[LayoutCopy]) -> list[_Alike]:
     return sorted(groups, key=lambda group: -group.step_bytes)
 
 
-def _row(group: _Alike, names: Mapping[str, str], total_bytes: int) -> Row:
-    copy = group.first
+def _old_layout(copy: LayoutCopy) -> str:
+    """Describe the operand, as far as it differs from the result."""
     old = copy.old_layout or _ROW_BY_ROW
     if copy.old_shape != copy.shape:
         old = f"{array_type('', copy.old_shape)}{copy.old_layout}"
     if copy.old_dtype != copy.dtype:
         old = f"{copy.old_dtype}{old if copy.old_layout else f' {old}'}"
-    return Row(
-        cells=(
-            Cell(text=array_type(copy.dtype, copy.shape)),
-            Cell(text=old),
-            Cell(text=copy.layout or _ROW_BY_ROW),
-            Cell(text=f"{group.num_runs:,}"),
-            Cell(text=format_bytes(copy.size_bytes)),
-            Cell(text=format_bytes(group.step_bytes)),
-            Cell(text=format_share(group.step_bytes, total_bytes)),
-            size_cell(group.peak_bytes),
-            aside_cell("" if copy.space == HBM else copy.space),
-            Cell(text=any_layer(copy.module) if len(group.members) > 1 else copy.module),
-            Cell(text=f"from {_in_words(copy.producer, names)}"),
-            Cell(text=f"for {_in_words(copy.consumer, names)}"),
-        )
-    )
-
-
-def _sum_row(label: Cell, groups: Sequence[_Alike], total_bytes: int) -> Row:
-    step_bytes = sum(group.step_bytes for group in groups)
-    empty = Cell(text="")
-    return Row(
-        cells=(
-            *(label, empty, empty),
-            Cell(text=f"{sum(group.num_runs for group in groups):,}"),
-            empty,
-            Cell(text=format_bytes(step_bytes)),
-            Cell(text=format_share(step_bytes, total_bytes)),
-            size_cell(sum(group.peak_bytes for group in groups)),
-            *(empty,) * 4,
-        )
-    )
+    return old
 
 
 def _in_words(end: Neighbour, names: Mapping[str, str]) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from memprof.analysis.records.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.records.measurement import (
+    DriverMemory,
+    MeasuredDevice,
+    Measurement,
+    OutOfMemory,
+    PoolMemory,
+    ResidentMemory,
+)
 from memprof.analysis.records.report import OpCost, Report
 from memprof.reports.document import (
-    Align,
-    Bar,
     Block,
     Cell,
-    Column,
-    Fact,
-    Facts,
     Heading,
     Note,
-    Row,
-    Shorten,
-    Table,
     Tone,
 )
 from memprof.reports.units import (
@@ -32,10 +32,11 @@ from memprof.reports.units import (
     format_signed_bytes,
     format_signed_share,
 )
-from memprof.reports.views.cells import aside_cell, more_label, size_cell
-from memprof.reports.views.measured_devices import device_blocks, spread_facts
+from memprof.reports.views.cells import aside_cell, category_cell, facts_of, size_cell
+from memprof.reports.views.fields import Field, Fields, bar, number, summed, table, text
 
 _SHOWN_LOSSES = 5
+_SHOWN_DEVICES = 16
 _LOOPS = Note(
     tone=Tone.MUTED,
     text="Times are sums over all threads or streams. Loops and calls are left out, because the operations inside "
@@ -49,24 +50,23 @@ def measured_blocks(report: Report) -> tuple[Block, ...]:
     measured = report.measured
     if measured is None:
         return ()
-    heading = Heading(text="Measured", level=2, aside=_ran(measured))
-    facts = (
-        Fact(label="step time", values=_step_time(measured)),
-        Fact(label="throughput", values=_throughput(measured)),
-        Fact(label="utilization", values=_utilization(report, measured)),
-        Fact(label="loss", values=_losses(measured)),
-        Fact(label="peak", values=_peak(report, measured.pool)),
-        *spread_facts(measured),
-        Fact(label="allocator", values=_pool(measured.pool)),
-        Fact(label="outside it", values=_outside(measured.driver, measured.pool)),
-        Fact(label="resident", values=_resident(report, measured.resident)),
-    )
+    facts = {
+        "step time": _step_time(measured),
+        "throughput": _throughput(measured),
+        "utilization": _utilization(report, measured),
+        "loss": _losses(measured),
+        "peak": _peak(report, measured.pool),
+        **_spreads(measured),
+        "allocator": _pool(measured.pool),
+        "outside it": _outside(measured.driver, measured.pool),
+        "resident": _resident(report, measured.resident),
+    }
     return (
-        heading,
-        Facts(facts=tuple(fact for fact in facts if fact.values)),
+        Heading(text="Measured", level=2, aside=_ran(measured)),
+        facts_of(facts),
         *_out_of_memory(report, measured.out_of_memory),
         *_explanations(measured),
-        *device_blocks(report),
+        *_device_blocks(report),
     )
 
 
@@ -75,13 +75,14 @@ def measured_summary(report: Report) -> tuple[Block, ...]:
     measured = report.measured
     if measured is None:
         return ()
-    facts = (
-        Fact(label="step time", values=(*_step_time(measured), *_throughput(measured))),
-        Fact(label="peak", values=_peak(report, measured.pool)),
-        Fact(label="resident", values=_resident(report, measured.resident)),
+    facts = facts_of(
+        {
+            "step time": (*_step_time(measured), *_throughput(measured)),
+            "peak": _peak(report, measured.pool),
+            "resident": _resident(report, measured.resident),
+        }
     )
-    found = tuple(fact for fact in facts if fact.values)
-    return (*((Facts(facts=found),) if found else ()), *_out_of_memory(report, measured.out_of_memory))
+    return (*((facts,) if facts.facts else ()), *_out_of_memory(report, measured.out_of_memory))
 
 
 def _ran(measured: Measurement) -> str:
@@ -215,54 +216,79 @@ def operation_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
     if not costs or report.measured is None:
         return ()
     num_steps = len(report.measured.step_seconds)
-    total = sum(cost.seconds for cost in costs)
-    rows = [_operation_row(cost, total, num_steps) for cost in costs[:top]]
-    rest = costs[top:]
-    if rest:
-        seconds = sum(cost.seconds for cost in rest)
-        rows.append(_sum_row(aside_cell(more_label(len(rest))), seconds, total, num_steps))
+    whole = sum(cost.seconds for cost in costs)
+
+    def seconds(title: str, show: Callable[[float], str]) -> Field[OpCost]:
+        return summed(title, lambda costs: show(sum(cost.seconds for cost in costs)))
+
+    def of(cost: OpCost) -> Cell:
+        return category_cell(cost.category) if cost.category else aside_cell("-")
+
     return (
         Heading(text="Slowest operations", level=2, aside="a step, from the trace"),
-        Table(
-            columns=(
-                Column(title="operation", shorten=Shorten.MIDDLE, min_width=16),
-                Column(title="time", align=Align.RIGHT),
-                Column(title="share", align=Align.RIGHT),
-                Column(title="", priority=4, min_width=8),
-                Column(title="calls", align=Align.RIGHT, priority=3),
-                Column(title="phase", priority=2),
-                Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=12),
-                Column(title="holds", align=Align.RIGHT),
-                Column(title="of", priority=1),
-            ),
-            rows=tuple(rows),
-            total=_sum_row(Cell(text="all operations"), total, total, num_steps),
+        table(
+            costs,
+            [
+                text("operation", lambda cost: cost.name, min_width=16),
+                seconds("time", lambda seconds: format_short_seconds(seconds / num_steps)),
+                seconds("share", lambda seconds: format_fraction(seconds / whole)),
+                bar(lambda cost: round(cost.seconds * 1e9), priority=4),
+                number("calls", lambda cost: format_count(round(cost.num_calls / num_steps)), priority=3),
+                text("phase", lambda cost: cost.phase.value, priority=2),
+                text("module", lambda cost: cost.module or aside_cell("-"), priority=1, min_width=12),
+                number("holds", lambda cost: size_cell(cost.held_bytes)),
+                text("of", of, priority=1),
+            ],
+            top=top,
+            whole="all operations",
         ),
         _MEAN if report.measured.devices else _LOOPS,
     )
 
 
-def _operation_row(cost: OpCost, total: float, num_steps: int) -> Row:
-    return Row(
-        cells=(
-            Cell(text=cost.name),
-            *_time_cells(cost.seconds, total, num_steps),
-            Cell(text=format_count(round(cost.num_calls / num_steps))),
-            Cell(text=cost.phase.value),
-            Cell(text=cost.module) if cost.module else aside_cell("-"),
-            size_cell(cost.held_bytes),
-            Cell(text=cost.category.value, key=cost.category) if cost.category else aside_cell("-"),
+def _spreads(measured: Measurement) -> dict[str, tuple[str, ...]]:
+    """Return the spread of peaks and arguments over the devices; the values are empty for one device."""
+    peaks = {each.device: each.peak_bytes for each in measured.devices if each.peak_bytes is not None}
+    held = {each.device: each.argument_bytes for each in measured.devices}
+    return {"peaks": _spread(peaks) if len(peaks) == len(held) else (), "arguments": _spread(held)}
+
+
+def _spread(sizes: dict[str, int]) -> tuple[str, ...]:
+    if not sizes:
+        return ()
+    least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    if sizes[least] == sizes[most]:
+        return (
+            f"{format_bytes(sizes[most])}, {format_exact_bytes(sizes[most])} bytes on each of {len(sizes)} devices",
         )
-    )
-
-
-def _sum_row(label: Cell, seconds: float, total: float, num_steps: int) -> Row:
-    return Row(cells=(label, *_time_cells(seconds, total, num_steps), *(Cell(text=""),) * 5))
-
-
-def _time_cells(seconds: float, total: float, num_steps: int) -> tuple[Cell | Bar, ...]:
+    difference = sizes[most] - sizes[least]
     return (
-        Cell(text=format_short_seconds(seconds / num_steps)),
-        Cell(text=format_fraction(seconds / total)),
-        Bar(value=round(seconds * 1e9)),
+        f"maximum {format_bytes(sizes[most])} ({most})",
+        f"minimum {format_bytes(sizes[least])} ({least})",
+        f"imbalance {format_signed_bytes(difference)} ({format_signed_share(difference, sizes[least])})",
     )
+
+
+def _device_blocks(report: Report) -> tuple[Block, ...]:
+    """Build a table of the devices, the highest peak first; empty for one device or devices without an allocator."""
+    devices = report.measured.devices if report.measured else ()
+    counted = [(each, each.pool) for each in devices if each.pool is not None]
+    if not counted:
+        return ()
+    counted.sort(key=lambda each: (-(each[1].peak_bytes or 0), each[0].device))
+
+    def against_predicted(peak_bytes: int | None) -> str | Cell:
+        return aside_cell("-") if peak_bytes is None else format_signed_bytes(peak_bytes - report.footprint_bytes)
+
+    fields: Fields[tuple[MeasuredDevice, PoolMemory]] = (
+        text("device", lambda each: each[0].device),
+        number("process", lambda each: str(each[0].process), priority=2),
+        number("arguments", lambda each: size_cell(each[0].argument_bytes), priority=1),
+        number("before the steps", lambda each: size_cell(each[1].before_steps.current_bytes), priority=1),
+        number(
+            "peak", lambda each: aside_cell("hidden") if each[1].peak_bytes is None else size_cell(each[1].peak_bytes)
+        ),
+        number("against predicted", lambda each: against_predicted(each[1].peak_bytes)),
+    )
+    heading = Heading(text="Measured on each device", level=2, aside="XLA's allocator")
+    return (heading, table(counted, fields, top=_SHOWN_DEVICES))

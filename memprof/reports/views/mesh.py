@@ -7,9 +7,10 @@ from math import prod
 from memprof.analysis.mesh.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.report import CollectiveTraffic, PartitionerNote, Report
-from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.document import Block, Cell, Heading, Note, Table, Tone
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import short_names, size_cell
+from memprof.reports.views.fields import number, table, text
 
 _NUM_WHOLE = 5
 _ROUNDED = 0.01  # tolerance of an even division, because a role may contain scalars, which are never divided
@@ -60,24 +61,14 @@ def mesh_text(topology: Topology) -> str:
 
 
 def _table(title: str, shares: tuple[Share, ...], num_devices: int) -> Table:
-    return Table(
-        columns=(
-            Column(title=title, shorten=Shorten.MIDDLE, min_width=16),
-            Column(title="whole", align=Align.RIGHT),
-            Column(title="on a device", align=Align.RIGHT),
-            Column(title="share"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(text=share.name),
-                    size_cell(share.whole_bytes),
-                    size_cell(share.device_bytes),
-                    _share_cell(share, num_devices),
-                )
-            )
-            for share in shares
-        ),
+    return table(
+        shares,
+        [
+            text(title, lambda each: each.name, min_width=16),
+            number("whole", lambda each: size_cell(each.whole_bytes)),
+            number("on a device", lambda each: size_cell(each.device_bytes)),
+            text("share", lambda each: _share_cell(each, num_devices)),
+        ],
     )
 
 
@@ -91,26 +82,15 @@ def _share_cell(share: Share, num_devices: int) -> Cell:
 
 
 def _collectives_table(collectives: tuple[CollectiveTraffic, ...], topology: Topology) -> Table:
-    return Table(
-        columns=(
-            Column(title="kind"),
-            Column(title="along"),
-            Column(title="times", align=Align.RIGHT),
-            Column(title="bytes", align=Align.RIGHT),
-            Column(title="of parameters", align=Align.RIGHT, priority=1),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(text=each.kind),
-                    Cell(text=_along(each, topology)),
-                    Cell(text=f"{'≥ ' if each.at_least else ''}{each.count:,}"),
-                    size_cell(each.size_bytes),
-                    size_cell(each.param_bytes),
-                )
-            )
-            for each in collectives
-        ),
+    return table(
+        collectives,
+        [
+            text("kind", lambda each: each.kind),
+            text("along", lambda each: _along(each, topology)),
+            number("times", lambda each: f"{'≥ ' if each.at_least else ''}{each.count:,}"),
+            number("bytes", lambda each: size_cell(each.size_bytes)),
+            number("of parameters", lambda each: size_cell(each.param_bytes), priority=1),
+        ],
     )
 
 
@@ -122,22 +102,12 @@ def _along(traffic: CollectiveTraffic, topology: Topology) -> str:
 
 
 def _axes_table(axes: tuple[ReplicatedOver, ...]) -> Table:
-    return Table(
-        columns=(
-            Column(title="axis"),
-            Column(title="on a device", align=Align.RIGHT),
-            Column(title="saving if sharded", align=Align.RIGHT),
-            Column(title="its largest", shorten=Shorten.MIDDLE, min_width=16, priority=1),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(text=f"{each.axis}={each.num_devices}"),
-                    size_cell(each.device_bytes),
-                    Cell(text=format_bytes(each.saving_bytes)),
-                    Cell(text=each.largest),
-                )
-            )
-            for each in axes
-        ),
+    return table(
+        axes,
+        [
+            text("axis", lambda each: f"{each.axis}={each.num_devices}"),
+            number("on a device", lambda each: size_cell(each.device_bytes)),
+            number("saving if sharded", lambda each: format_bytes(each.saving_bytes)),
+            text("its largest", lambda each: each.largest, min_width=16, priority=1),
+        ],
     )

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import array_type
-from memprof.analysis.records.report import ModuleNode
-from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
-from memprof.reports.units import format_count
-from memprof.reports.views.cells import CATEGORY_GROUPS, CategoryGroups, aside_cell, more_label, size_cell, sum_of_group
+from memprof.analysis.records.report import ModuleNode, Report
+from memprof.reports.document import Align, Cell, Column, Document, Heading, Row, Shorten, Table
+from memprof.reports.units import format_bytes, format_count, format_flops
+from memprof.reports.views.cells import (
+    CATEGORY_GROUPS,
+    CategoryGroups,
+    aside_cell,
+    facts_of,
+    more_label,
+    size_cell,
+    sum_of_group,
+)
 from memprof.reports.views.layers import add_categories, fold_equal_siblings
 
 _PRIORITIES = {"params": 3, "optim": 1, "cache": 1, "grads": 1, "acts": 0, "temps": 2, "other": 4, "count": 1}
@@ -88,4 +97,45 @@ def _together(nodes: list[ModuleNode]) -> ModuleNode:
         categories=add_categories(nodes),
         children=(),
         forward_flops=sum(node.forward_flops for node in nodes),
+    )
+
+
+def model_summary_document(report: Report, *, depth: int) -> Document:
+    """Build a table of the modules down to `depth` levels, in the order of the model; equal layers share a row."""
+    root = fold_equal_siblings(report.modules)
+    params = format_bytes(root.categories.get(Category.PARAMS, 0))
+    facts = facts_of(
+        {
+            "parameters": (f"{report.num_params:,}", f"{params} on {report.target.name}"),
+            "operations": (f"{format_flops(report.flops)} in all",),
+            "footprint": (format_bytes(report.footprint_bytes),),
+        }
+    )
+    table = Table(
+        columns=(
+            Column(title="module", shorten=Shorten.MIDDLE, min_width=18),
+            *(
+                Column(title=title, align=Align.RIGHT, priority=priority)
+                for title, priority in (("parameters", 0), ("bytes", 2), ("forward", 1), ("activations", 1))
+            ),
+        ),
+        rows=(
+            *(_summary_row(child, depth - 1) for child in root.children),
+            _summary_row(without_children(root), 0, "(no module)"),
+        ),
+        total=_summary_row(root, 0, "all"),
+    )
+    return Document(blocks=(Heading(text=report.label, level=1), facts, table))
+
+
+def _summary_row(node: ModuleNode, depth: int, name: str = "") -> Row:
+    return Row(
+        cells=(
+            Cell(text=name or node.name),
+            Cell(text=format_count(node.num_params)) if node.num_params else aside_cell("-"),
+            size_cell(node.categories.get(Category.PARAMS, 0)),
+            Cell(text=format_flops(node.forward_flops)) if node.forward_flops else aside_cell("-"),
+            size_cell(node.categories.get(Category.ACTIVATIONS, 0)),
+        ),
+        children=tuple(_summary_row(child, depth - 1) for child in node.children) if depth > 0 else (),
     )

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Align, Cell, Column, Fact, Row, Shorten, Table
+from memprof.reports.document import Fact, Table
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.buffers import Alike, group_alike, places
-from memprof.reports.views.cells import aside_cell, more_label
-
-_TITLES = ("array", "padded to", "count", "elements", "takes", "padding", "share", "category", "module", "source")
+from memprof.reports.views.cells import aside_cell
+from memprof.reports.views.fields import category, count, share, table, text, total
 
 
 def padding_facts(report: Report) -> tuple[Fact, ...]:
@@ -26,63 +25,38 @@ def padding_facts(report: Report) -> tuple[Fact, ...]:
 def padding_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """Build a table of the buffers with the most padding. The total is the live peak with all of its padding."""
     names = places(buffers)
-    groups = _padded(buffers)
-    total_bytes = sum(buffer.padding_bytes for buffer in buffers)
-    rows = [_row(group, names[group.first.source, group.first.library], total_bytes) for group in groups[:top]]
-    rest = groups[top:]
-    if rest:
-        count, takes, padding = (sum(each) for each in zip(*map(_sums, rest), strict=True))
-        rows.append(_sum_row(aside_cell(more_label(count)), count, takes, padding, total_bytes))
-    live_bytes = sum(buffer.size_bytes for buffer in buffers)
-    return Table(
-        columns=(
-            Column(title=_TITLES[0], shorten=Shorten.MIDDLE, min_width=16),
-            Column(title=_TITLES[1], shorten=Shorten.MIDDLE, min_width=16, priority=4),
-            *(Column(title=title, align=Align.RIGHT, priority=3) for title in _TITLES[2:4]),
-            *(Column(title=title, align=Align.RIGHT) for title in _TITLES[4:6]),
-            Column(title=_TITLES[6], align=Align.RIGHT, priority=2),
-            Column(title=_TITLES[7], priority=1),
-            Column(title=_TITLES[8], priority=1, shorten=Shorten.MIDDLE, min_width=16),
-            Column(title=_TITLES[9], shorten=Shorten.MIDDLE, min_width=16, below=True),
-        ),
-        rows=tuple(rows),
-        total=_sum_row(Cell(text="live at the peak"), len(buffers), live_bytes, total_bytes, total_bytes),
+    whole = sum(buffer.padding_bytes for buffer in buffers)
+
+    def padded(group: Alike) -> str:
+        return array_type(group.first.dtype, group.first.padded) if group.first.padded else ""
+
+    return table(
+        _padded(buffers),
+        [
+            text("array", lambda group: group.array, min_width=16),
+            text("padded to", lambda group: aside_cell(padded(group)), min_width=16, priority=4),
+            count("count", lambda group: group.count, priority=3),
+            total("elements", lambda group: group.size_bytes - group.padding_bytes, priority=3),
+            total("takes", lambda group: group.size_bytes),
+            total("padding", lambda group: group.padding_bytes),
+            share(lambda group: group.padding_bytes, whole, priority=2),
+            category(lambda group: group.first.category, priority=1),
+            text("module", lambda group: group.module, priority=1, min_width=16),
+            text("source", lambda group: names[group.first.source, group.first.library], min_width=16, below=True),
+        ],
+        top=top,
+        num_items=lambda groups: sum(group.count for group in groups),
+        whole="live at the peak",
+        in_whole=group_alike(buffers),
     )
 
 
 def _padded(buffers: Sequence[LiveBuffer]) -> list[Alike]:
-    found = [group for group in group_alike(buffers) if group.first.padding_bytes]
-    return sorted(found, key=lambda group: -group.count * group.first.padding_bytes)
+    found = [group for group in group_alike(buffers) if group.padding_bytes]
+    return sorted(found, key=lambda group: -group.padding_bytes)
 
 
 def _example(group: Alike) -> str:
     buffer = group.first
     array, takes = array_type(buffer.dtype, buffer.shape), format_exact_bytes(buffer.size_bytes)
     return f"most in {array}: {takes} bytes for {format_exact_bytes(buffer.size_bytes - buffer.padding_bytes)}"
-
-
-def _sums(group: Alike) -> tuple[int, int, int]:
-    return group.count, group.size_bytes, group.count * group.first.padding_bytes
-
-
-def _row(group: Alike, source: str, total_bytes: int) -> Row:
-    buffer, (count, takes, padding) = group.first, _sums(group)
-    return Row(
-        cells=(
-            Cell(text=array_type(buffer.dtype, buffer.shape)),
-            aside_cell(array_type(buffer.dtype, buffer.padded) if buffer.padded else ""),
-            Cell(text=f"{count:,}"),
-            Cell(text=format_bytes(takes - padding)),
-            Cell(text=format_bytes(takes)),
-            Cell(text=format_bytes(padding)),
-            Cell(text=format_share(padding, total_bytes)),
-            Cell(text=buffer.category.value, key=buffer.category),
-            Cell(text=group.module),
-            Cell(text=source),
-        )
-    )
-
-
-def _sum_row(label: Cell, count: int, takes: int, padding: int, total_bytes: int) -> Row:
-    sums = (f"{count:,}", *map(format_bytes, (takes - padding, takes, padding)), format_share(padding, total_bytes))
-    return Row(cells=(label, Cell(text=""), *(Cell(text=each) for each in sums), *(Cell(text=""),) * 3))

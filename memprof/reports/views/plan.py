@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from memprof.reports.document import Align, Bar, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
-from memprof.reports.units import format_bytes, format_exact_bytes, format_flops
+from memprof.reports.document import Document, Heading, Note, Table, Tone
+from memprof.reports.units import format_bytes, format_flops
+from memprof.reports.views.cells import exact_size, facts_of
+from memprof.reports.views.fields import bar, number, table, text
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
 _CAUTION = (
@@ -14,19 +16,18 @@ _CAUTION = (
 
 def plan_document(plan: CheckpointPlan) -> Document:
     """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
-    budget = (format_bytes(plan.budget_bytes), f"{format_exact_bytes(plan.budget_bytes)} bytes")
     num_compiles = len(plan.points)
     unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
-    facts = (
-        Fact(label="target", values=(plan.target.name,)),
-        Fact(label="budget", values=budget),
-        *((Fact(label="changes", values=tuple(each.rule for each in plan.changes)),) if plan.changes else ()),
-        Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",)),
-    )
+    facts = {
+        "target": (plan.target.name,),
+        "budget": exact_size(plan.budget_bytes),
+        "changes": [each.rule for each in plan.changes],
+        "checkpoints": (f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",),
+    }
     return Document(
         blocks=(
             Heading(text=_answer(plan), level=1, aside=plan.label),
-            Facts(facts=facts),
+            facts_of(facts),
             Heading(text="Compiled", level=2, aside="1 compile" if num_compiles == 1 else f"{num_compiles} compiles"),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
@@ -58,29 +59,23 @@ def _repeats(plan: CheckpointPlan) -> str:
 
 
 def _points(plan: CheckpointPlan) -> Table:
-    columns = (
-        Column(title="kept for the backward pass"),
-        Column(title="footprint", align=Align.RIGHT),
-        Column(title="", priority=1),
-        Column(title="recomputed", align=Align.RIGHT),
-        Column(title="within the budget"),
-    )
-    by_size = sorted(plan.points, key=lambda point: point.footprint_bytes, reverse=True)
-    return Table(columns=columns, rows=tuple(_point(plan, each) for each in by_size))
+    def kept(point: PlanPoint) -> str:
+        size = f" ({format_bytes(point.kept_bytes)})" if point.checkpoints is not None and point.kept_bytes else ""
+        return f"{point.name}{size}{_mixture(plan, point)}"
 
+    def fits(point: PlanPoint) -> str:
+        is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"
+        return f"{is_within} \u2190 the plan" if point is plan.best else is_within
 
-def _point(plan: CheckpointPlan, point: PlanPoint) -> Row:
-    kept = f" ({format_bytes(point.kept_bytes)})" if point.checkpoints is not None and point.kept_bytes else ""
-    fits = point.footprint_bytes <= plan.budget_bytes
-    is_best = " \u2190 the plan" if point is plan.best else ""
-    return Row(
-        cells=(
-            Cell(text=f"{point.name}{kept}{_mixture(plan, point)}"),
-            Cell(text=format_bytes(point.footprint_bytes)),
-            Bar(value=point.footprint_bytes),
-            Cell(text=format_flops(point.recomputed_flops)),
-            Cell(text=f"{'yes' if fits else 'no'}{is_best}"),
-        )
+    return table(
+        sorted(plan.points, key=lambda point: point.footprint_bytes, reverse=True),
+        [
+            text("kept for the backward pass", kept),
+            number("footprint", lambda point: format_bytes(point.footprint_bytes)),
+            bar(lambda point: point.footprint_bytes, priority=1),
+            number("recomputed", lambda point: format_flops(point.recomputed_flops)),
+            text("within the budget", fits),
+        ],
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline, TimelineSlice
@@ -21,7 +19,7 @@ from memprof.reports.document import (
     Table,
     Tone,
 )
-from memprof.reports.options import By
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views import header
 from memprof.reports.views.advice import advice_blocks
@@ -34,7 +32,6 @@ from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
 from memprof.reports.views.padding import padding_table
 from memprof.reports.views.sources import source_table, stack_table
-from memprof.studies.advice.advice import Advice
 
 # More than the columns of a terminal. A format with fewer columns keeps the highest moment of each, so no peak is lost.
 _RESOLUTION = 480
@@ -49,23 +46,9 @@ _OF_ENGINE = (
 _MEASURED = "Only the numbers under Measured were measured."
 
 
-def summary_document(
-    report: Report,
-    *,
-    depth: int,
-    top: int,
-    advice: Sequence[Advice] | None = None,
-    with_configuration: bool = True,
-) -> Document:
-    """Build the summary: header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
-
-    Args:
-        report: the facts.
-        depth: the number of levels of the module tree.
-        top: the largest number of rows in a list.
-        advice: the advice on the peak; None for no advice section.
-        with_configuration: whether to list the fields of the workload's configuration.
-    """
+def summary_document(report: Report, options: RenderOptions) -> Document:
+    """Build the summary: header, measurements, categories, timeline, modules, buffers, advice, configuration, notes."""
+    depth, top = options.depth, options.top
     return Document(
         blocks=(
             header.title(report),
@@ -85,8 +68,8 @@ def summary_document(
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
-            *(advice_blocks(report, advice) if advice is not None else ()),
-            *(header.configuration(report) if with_configuration else ()),
+            *(advice_blocks(report, options.advice_for(report)) if options.with_advice else ()),
+            *(header.configuration(report) if options.with_configuration else ()),
             Heading(text="Notes", level=2),
             *notes(report),
         )
@@ -119,17 +102,10 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
     )
 
 
-def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = "") -> Document:
+def by_document(report: Report, by: By, options: RenderOptions) -> Document:
     """Build a document of one breakdown of the footprint, with a short head.
 
     Breakdowns by buffer and by padding are of the live peak; the breakdown by layout lists layout copies.
-
-    Args:
-        report: the facts.
-        by: the key of the breakdown.
-        depth: the number of module levels.
-        top: the number of rows; the rest is summed up in one.
-        capture: the file to name in suggested commands; if empty, no commands are suggested.
     """
     return Document(
         blocks=(
@@ -137,22 +113,22 @@ def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = 
             header.subject_facts(report),
             header.gauge(report),
             Heading(text=f"By {by.value}", level=2),
-            _breakdown(report, by=by, depth=depth, top=top),
+            _breakdown(report, by=by, depth=options.depth, top=options.top),
             *((group_legend(),) if by is By.MODULE else ()),
             *notes(report),
-            *((_more(by, capture, depth=depth, top=top),) if capture else ()),
+            *((_more(by, options),) if options.capture else ()),
         )
     )
 
 
-def _more(by: By, capture: str, *, depth: int, top: int) -> Facts:
+def _more(by: By, options: RenderOptions) -> Facts:
     """List the commands that show more details."""
-    show = f"memprof show {as_argument(capture)}"
+    show, top = f"memprof show {as_argument(options.capture)}", _MORE * options.top
     views = {
         By.CATEGORY: f"{show} --by buffer",
-        By.MODULE: f"{show} --by module --depth {depth + 1} --top {_MORE * top}",
+        By.MODULE: f"{show} --by module --depth {options.depth + 1} --top {top}",
     }
-    commands = (views.get(by, f"{show} --by {by.value} --top {_MORE * top}"), show)
+    commands = (views.get(by, f"{show} --by {by.value} --top {top}"), show)
     return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))
 
 

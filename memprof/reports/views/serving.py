@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from memprof.analysis.records.categories import Category
 from memprof.reports.document import (
-    Align,
     Block,
-    Cell,
-    Column,
     Document,
     Heading,
     Note,
     Part,
-    Row,
     StackedBar,
     StackedBars,
     Table,
@@ -20,7 +16,8 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes
 from memprof.reports.views.cells import size_cell
-from memprof.studies.serving import ServingPlan
+from memprof.reports.views.fields import Fields, count, number, table, text
+from memprof.studies.serving import Sequences, ServingPlan
 
 
 def serving_document(plan: ServingPlan) -> Document:
@@ -71,41 +68,26 @@ def _sum(plan: ServingPlan) -> StackedBars:
 
 
 def _programs(plan: ServingPlan) -> Table:
-    number = Align.RIGHT
-    return Table(
-        columns=(
-            Column(title="program"),
-            Column(title="beside the shared part", align=number),
-            Column(title="copies of the cache", align=number, priority=1),
-            Column(title="constants", align=number, priority=2),
-            Column(title="footprint by itself", align=number, priority=3),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    Cell(text=each.name),
-                    size_cell(each.own_bytes),
-                    size_cell(each.copied_cache_bytes),
-                    size_cell(each.constant_bytes),
-                    size_cell(each.footprint_bytes),
-                )
-            )
-            for each in plan.programs
-        ),
+    return table(
+        plan.programs,
+        [
+            text("program", lambda each: each.name),
+            number("beside the shared part", lambda each: size_cell(each.own_bytes)),
+            number("copies of the cache", lambda each: size_cell(each.copied_cache_bytes), priority=1),
+            number("constants", lambda each: size_cell(each.constant_bytes), priority=2),
+            number("footprint by itself", lambda each: size_cell(each.footprint_bytes), priority=3),
+        ],
     )
 
 
 def _sequences(plan: ServingPlan) -> tuple[Block, ...]:
     if not plan.sequences:
         return ()
-    table = Table(
-        columns=(Column(title="context", align=Align.RIGHT), Column(title="sequences that fit", align=Align.RIGHT)),
-        rows=tuple(
-            Row(cells=(Cell(text=f"{each.context_len:,}"), Cell(text=f"{each.num_sequences:,}")))
-            for each in plan.sequences
-        ),
+    fields: Fields[Sequences] = (
+        count("context", lambda each: each.context_len),
+        count("sequences that fit", lambda each: each.num_sequences),
     )
-    return (table,)
+    return (table(plan.sequences, fields),)
 
 
 def _notes(plan: ServingPlan) -> tuple[Note, ...]:

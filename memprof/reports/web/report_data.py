@@ -8,7 +8,7 @@ around a source line comes from the capture alone. No source file is opened, bec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memprof.analysis.records.capture import SourceLines
@@ -16,12 +16,12 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline
+from memprof.reports.document import Cell
 from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.views.hierarchies import Path, Paths, function_name
-from memprof.reports.views.why import sources_of
+from memprof.reports.views.why import Labelled, order_facts, order_note, sources_of, why_facts
 from memprof.reports.web.page import clean
-from memprof.reports.web.why_data import why_data
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.what_if import changed_at_peak
 
@@ -218,3 +218,34 @@ def _source_text(source: str, lines: SourceLines) -> SourceText | None:
     while last + 1 in of_file and last < int(number) + _LINES_AROUND:
         last += 1
     return SourceText(first_line=first, lines=tuple(of_file[line] for line in range(first, last + 1)))
+
+
+def why_data(report: Report, names: Mapping[str, str], number: Callable[[str], int]) -> dict[str, Json]:
+    """Build the JSON object, in which texts are represented by numbers.
+
+    A fact is a label with values; a value is a text, or a pair of a text and its link. Buffers share facts, so each
+    buffer has a short list of the numbers of its facts.
+
+    Args:
+        report: the facts.
+        names: the displayed names of source lines, by source line.
+        number: a function that returns the number of a text.
+    """
+    reasons = report.reasons
+    if not reasons or report.schedule is None:
+        return {}
+    facts: dict[Labelled, int] = {}
+    of: list[Json] = [[facts.setdefault(fact, len(facts)) for fact in why_facts(why, names)] for why in reasons]
+    order: list[Json] = [facts.setdefault(fact, len(facts)) for fact in order_facts(report, report.schedule)]
+
+    def value(cell: Cell) -> Json:
+        return [number(cell.text), number(cell.link)] if cell.link else number(cell.text)
+
+    more = f"Of the {len(reasons):,} largest it says here why they are live; of others: memprof show CAPTURE --why NAME"
+    return {
+        "facts": [[number(label), *map(value, cells)] for label, cells in facts],
+        "of": of,
+        "order": order,
+        "note": number(order_note(report, report.schedule).text),
+        "more": number(more),
+    }

@@ -12,19 +12,7 @@ from memprof.studies.changes.own_jit import applied_code, step_of_code
 def narrow_accumulators(step: Step) -> Iterator[Change]:
     """Yield the step with its accumulators in bfloat16, if the rule of that name finds some."""
     advice = next((each for each in step.advice if each.rule == "narrow_accumulators"), None)
-    is_ours = step.is_built_in or step.with_technique is not None
     code = applied_code(step.spec, "memprof.apply(memprof.NarrowSums())")
-    if advice is None or is_ours or code is None:
+    if advice is None or step.is_composed or code is None:
         return
-    proposal = advice.proposal
-    yield Change(
-        rule=advice.rule,
-        intent=proposal.intent,
-        what=proposal.what,
-        evidence=proposal.evidence,
-        cost=proposal.cost,
-        code=code,
-        spec=step_of_code(step.spec, code),
-        keeps_numbers=False,
-        rewrite=NarrowSums(),
-    )
+    yield Change.of_advice(advice, step_of_code(step.spec, code), code=code, keeps_numbers=False, rewrite=NarrowSums())

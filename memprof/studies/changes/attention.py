@@ -20,8 +20,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # of the kernel
 
 def attention_kernels(step: Step) -> Iterator[Change]:
     """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
-    is_ours = step.is_built_in or step.with_technique is not None
-    if is_ours or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
+    if step.is_composed or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
         return
     with fused(FusedAttention()) as found:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Self
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.report import Report
@@ -33,6 +34,11 @@ class Step:
     with_technique: Callable[[str], StepSpec] | None = None
     is_built_in: bool = False
 
+    @property
+    def is_composed(self) -> bool:
+        """Whether memprof composes the step, so that no code of a user makes all of it."""
+        return self.is_built_in or self.with_technique is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -60,3 +66,21 @@ class Change:
     keeps_numbers: bool = True
     on_cpu: StepSpec | None = None
     rewrite: Rewrite | None = None
+
+    @classmethod
+    def of_advice(cls, advice: Advice, spec: StepSpec, **more: Any) -> Self:
+        """Make the change that an advice proposes.
+
+        Args:
+            more: other fields of the change.
+        """
+        proposal = advice.proposal
+        return cls(
+            rule=advice.rule,
+            intent=proposal.intent,
+            what=proposal.what,
+            evidence=proposal.evidence,
+            cost=proposal.cost,
+            spec=spec,
+            **more,
+        )

@@ -24,7 +24,7 @@ _WHAT = {
 
 def in_chunks(step: Step) -> Iterator[Change]:
     """Yield the step with its loss in chunks, and with its attentions in blocks of queries."""
-    if step.is_built_in or step.with_technique is not None:
+    if step.is_composed:
         return
     with chunked(InChunks(loss=_NUM_PARTS, attention=_NUM_PARTS)) as found:
         traced_jaxpr(step.spec, step.target)

@@ -25,18 +25,14 @@ def donations(step: Step) -> Iterator[Change]:
     for advice in step.advice:
         if advice.rule != "donate_state" or step.with_technique is not None:
             continue
-        proposal, spec = advice.proposal, step.spec
-        code = donating_code(spec, proposal.intent)
-        yield Change(
-            rule=advice.rule,
-            intent=proposal.intent,
-            what=proposal.what,
-            evidence=proposal.evidence,
-            cost=proposal.cost,
+        intent, spec = advice.proposal.intent, step.spec
+        code = donating_code(spec, intent)
+        yield Change.of_advice(
+            advice,
+            _donating(spec, code, intent),
             code=code,
-            spec=_donating(spec, code, proposal.intent),
-            on_cpu=_with_own_arguments(spec, proposal.intent),
-            rewrite=Donation(positions=proposal.intent.positions),
+            on_cpu=_with_own_arguments(spec, intent),
+            rewrite=Donation(positions=intent.positions),
         )
 
 

@@ -27,9 +27,8 @@ _STATE = (Role.KV_CACHE, Role.OTHER_STATE)
 def layered_states(step: Step) -> Iterator[Change]:
     """Yield the step with an array for each layer, if a loop over layers reads and writes one array of all of them."""
     spec = step.spec
-    is_ours = step.is_built_in or step.with_technique is not None
     has_state = bool(step.report.program.loops) and any(leaf.role in _STATE for leaf in step.report.arguments)
-    if is_ours or not has_state or framework_of(spec) == "flax" or has_shardings(spec.fn):
+    if step.is_composed or not has_state or framework_of(spec) == "flax" or has_shardings(spec.fn):
         return
     leaves = _leaves(spec)
     loops = {leaves[number]: layers for number, layers in updated_by_loops(traced_jaxpr(spec, step.target)).items()}

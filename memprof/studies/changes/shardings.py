@@ -45,29 +45,20 @@ def divided_arguments(step: Step) -> Iterator[Change]:
     """Yield the step with arguments of one role divided, for each advice that they should be."""
     leaves = jax.tree.leaves(step.spec.args)
     shardings = [each for leaf in leaves if isinstance(each := own(leaf, "sharding"), NamedSharding)]
-    is_ours = step.is_built_in or step.with_technique is not None
-    if is_ours or not shardings or has_shardings(step.spec.fn):
+    if step.is_composed or not shardings or has_shardings(step.spec.fn):
         return
     for advice in step.advice:
         if advice.rule not in ("replicated_state", "undivided_batch"):
             continue
         if advice.rule == "replicated_state" and _is_manual(step.spec):
             continue  # the second call would get whole state
-        proposal = advice.proposal
-        axis = proposal.intent.axes[-1]
-        role = Role.BATCH if advice.rule == "undivided_batch" else Role(proposal.intent.names[0])
-        code = _code(role, axis, int(shardings[0].mesh.shape[axis]), proposal.intent)
+        intent = advice.proposal.intent
+        axis = intent.axes[-1]
+        role = Role.BATCH if advice.rule == "undivided_batch" else Role(intent.names[0])
+        code = _code(role, axis, int(shardings[0].mesh.shape[axis]), intent)
         args = _divided(step, role, axis, code, shardings[0].mesh)
         if args is not None:
-            yield Change(
-                rule=advice.rule,
-                intent=proposal.intent,
-                what=proposal.what,
-                evidence=proposal.evidence,
-                cost=proposal.cost,
-                code=code,
-                spec=replace(step.spec, args=args),
-            )
+            yield Change.of_advice(advice, replace(step.spec, args=args), code=code)
 
 
 def _is_manual(spec: StepSpec) -> bool:

@@ -23,15 +23,7 @@ def techniques(step: Step) -> Iterator[Change]:
         seen.add(label)
         spec = _with_technique(step, label)
         if spec is not None:
-            yield Change(
-                rule=advice.rule,
-                intent=proposal.intent,
-                what=proposal.what,
-                evidence=proposal.evidence,
-                cost=proposal.cost,
-                spec=spec,
-                keeps_numbers=not proposal.intent.aim.changes_numbers,
-            )
+            yield Change.of_advice(advice, spec, keeps_numbers=not proposal.intent.aim.changes_numbers)
 
 
 def _with_technique(step: Step, label: str) -> StepSpec | None:

@@ -31,7 +31,7 @@ from memprof.reports.views.differences import Share, difference_table, module_sh
 def _document(
     comparison: ReportComparison, by: By | None = None, *, depth: int = 2, top: int = 10, order: Order = Order.GIVEN
 ) -> Document:
-    return comparison_document(comparison, by=by, depth=depth, top=top, order=order)
+    return comparison_document(comparison, RenderOptions(by=by, depth=depth, top=top, order=order))
 
 
 def _table(document: Document) -> Table:
@@ -285,7 +285,7 @@ def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> N
     verdicts = [
         block
         for each in (shrank, grew, diffs_data.equal())
-        for block in diff_document(each, by=None, depth=1, top=1).blocks
+        for block in diff_document(each, RenderOptions(depth=1, top=1)).blocks
         if isinstance(block, Note) and block.text.startswith("The footprint ")
     ]
     assert [(each.tone, each.text.split()[2]) for each in verdicts] == [
@@ -297,7 +297,7 @@ def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> N
 
 def test_a_diff_lists_the_largest_changes_and_sums_up_the_rest() -> None:
     """Two layers shrink by 2 KiB each and a buffer of 512 bytes disappears: one row of 4 KiB, one of the rest."""
-    blocks = diff_document(diffs_data.precision(), by=By.BUFFER, depth=1, top=1).blocks
+    blocks = diff_document(diffs_data.precision(), RenderOptions(by=By.BUFFER, depth=1, top=1)).blocks
     tables = {
         block.text: following
         for block, following in pairwise(blocks)
@@ -324,7 +324,9 @@ def test_layers_whose_changes_cancel_are_not_listed() -> None:
     )
     cancelled = diff(first, second)
     assert sorted(each.delta_bytes for each in cancelled.buffers) == [-4096, 4096]
-    assert [each.text for each in _notes(diff_document(cancelled, by=By.BUFFER, depth=1, top=1))][1:3] == ["none"] * 2
+    assert [each.text for each in _notes(diff_document(cancelled, RenderOptions(by=By.BUFFER, depth=1, top=1)))][
+        1:3
+    ] == ["none"] * 2
 
 
 @pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.PADDING, By.LAYOUT, By.STACK)])

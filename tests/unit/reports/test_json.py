@@ -13,6 +13,7 @@ from reports_data import REPORTS, on_cpu, one_buffer
 from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.kernel import Kernel, KernelBuffer, KernelCalls
 from memprof.reports.formats.json import FORMAT
 from memprof.reports.options import RenderOptions
 
@@ -89,6 +90,39 @@ def test_what_the_compiler_does_not_give_is_null() -> None:
     assert report["compiler"]["total_allocation_bytes"] is None
     assert report["target"]["memory_bytes"] is None
     assert report["fits"] is None
+
+
+def test_a_kernel_has_the_facts_of_its_calls_and_its_buffers() -> None:
+    block = KernelBuffer(kind="input", dtype="bf16", shape=(4, 512), num_buffers=2, size_bytes=4096)
+    kernel = Kernel(
+        instruction="gather.1",
+        buffers=(block, replace(block, num_buffers=1)),
+        limit_bytes=16 << 20,
+        used_bytes=20_000,
+        smem_buffers=(replace(block, dtype="i32"),),
+        smem_limit_bytes=1 << 20,
+        num_semaphores=3,
+    )
+    calls = KernelCalls(name="gather", kernel=kernel, num_calls=2, module="layer", source="train.py:14")
+    report = json.loads(FORMAT.render_report(replace(one_buffer(), kernels=(calls,)), RenderOptions()))
+    assert not _errors(_SCHEMA, report)
+    buffer = {"kind": "input", "dtype": "bf16", "shape": [4, 512], "num_buffers": 2, "size_bytes": 4096}
+    assert report["kernels"] == [
+        {
+            "name": "gather",
+            "num_calls": 2,
+            "module": "layer",
+            "source": "train.py:14",
+            "asked_bytes": kernel.asked_bytes,
+            "used_bytes": 20_000,
+            "limit_bytes": 16 << 20,
+            "buffers": [buffer, buffer | {"num_buffers": 1}],
+            "smem_asked_bytes": kernel.smem_bytes,
+            "smem_limit_bytes": 1 << 20,
+            "smem_buffers": [buffer | {"dtype": "i32"}],
+            "num_semaphores": 3,
+        }
+    ]
 
 
 def test_every_breakdown_adds_up_to_the_footprint() -> None:

@@ -8,7 +8,7 @@ from reports_data import REPORTS
 from memprof.analysis.memory.named_buffers import buffers_named
 from memprof.analysis.records.report import Report
 from memprof.reports.document import Bar, Table
-from memprof.reports.options import By
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table, largest_groups_table
 from memprof.reports.views.report import by_document
 
@@ -22,7 +22,11 @@ _OF_NO_BUFFER = ("fragmentation", "(itself)", "(no dtype)", "(no module)", "(no 
 def _printed(report: Report) -> set[str]:
     tables = [table(report.buffers, top=60) for table in (buffer_table, largest_buffers_table, largest_groups_table)]
     for by in By:
-        tables += [block for block in by_document(report, by=by, depth=9, top=60).blocks if isinstance(block, Table)]
+        tables += [
+            block
+            for block in by_document(report, by, RenderOptions(depth=9, top=60)).blocks
+            if isinstance(block, Table)
+        ]
     return {
         cell.text
         for table in tables

@@ -14,7 +14,7 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import LiveChange, Timeline
 from memprof.reports.document import Bar, Cell, Document, Facts, Gauge, Heading, Note, Row, StackedChart, Table, Tone
-from memprof.reports.options import By
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, share_table, short_names
 from memprof.reports.views.header import setup_facts
@@ -40,7 +40,7 @@ def _headings(document: Document) -> list[str]:
 
 
 def test_the_summary_says_everything_once() -> None:
-    document = summary_document(transformer(), depth=2, top=10)
+    document = summary_document(transformer(), RenderOptions(depth=2, top=10))
     assert _headings(document) == [
         "transformer donate",
         "Memory",
@@ -54,7 +54,7 @@ def test_the_summary_says_everything_once() -> None:
 
 
 def test_the_summary_of_nothing_leaves_out_what_would_be_empty() -> None:
-    document = summary_document(reports_data.empty(), depth=2, top=10)
+    document = summary_document(reports_data.empty(), RenderOptions(depth=2, top=10))
     assert _headings(document) == ["tiny baseline", "Memory", "Contents of the footprint", "Notes"]
 
 
@@ -71,7 +71,7 @@ def test_the_header_says_when_the_plan_was_in_the_cache() -> None:
 
 
 def test_the_header_names_the_setup() -> None:
-    document = summary_document(reports_data.on_cpu(), depth=2, top=10)
+    document = summary_document(reports_data.on_cpu(), RenderOptions(depth=2, top=10))
     facts = next(block for block in document.blocks if isinstance(block, Facts))
     assert {fact.label: fact.values for fact in facts.facts} == {
         "workload": ("tiny",),
@@ -96,7 +96,7 @@ def test_the_header_names_the_setup() -> None:
 
 
 def test_the_configuration_comes_after_the_numbers() -> None:
-    document = summary_document(reports_data.on_cpu(), depth=2, top=10)
+    document = summary_document(reports_data.on_cpu(), RenderOptions(depth=2, top=10))
     *_, facts = (block for block in document.blocks if isinstance(block, Facts))
     assert {fact.label: fact.values for fact in facts.facts} == {
         "config": ("batch_size=8", "seq_len=1024", "grad_clip=inf", "preset=None")
@@ -123,7 +123,7 @@ def test_the_configuration_comes_after_the_numbers() -> None:
     ],
 )
 def test_the_gauge_says_whether_it_fits(report: Report, verdict: str, tone: Tone) -> None:
-    document = summary_document(report, depth=2, top=10)
+    document = summary_document(report, RenderOptions(depth=2, top=10))
     gauge = next(block for block in document.blocks if isinstance(block, Gauge))
     assert (gauge.verdict, gauge.tone) == (verdict, tone)
     assert sum(part.size_bytes for part in gauge.parts) == report.footprint_bytes
@@ -321,7 +321,7 @@ def test_many_unused_arguments_are_not_all_named() -> None:
 @pytest.mark.parametrize("by", [by for by in By if by is not By.LAYOUT])
 def test_each_breakdown_ends_with_the_total_that_it_adds_up_to(by: By) -> None:
     report = transformer()
-    document = by_document(report, by=by, depth=2, top=3)
+    document = by_document(report, by, RenderOptions(depth=2, top=3))
     table = next(block for block in document.blocks if isinstance(block, Table))
     label = "live at the peak" if by in (By.BUFFER, By.PADDING) else "footprint"
     assert _texts(table.total)[0] == label

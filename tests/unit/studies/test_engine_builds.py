@@ -22,8 +22,8 @@ from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.tensorrt.build import BuiltEngine
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies import engine
-from memprof.studies.engine import POOL, EngineBuild, build_rows, engine_target, of_engine, of_model
-from memprof.studies.side_by_side import SideBySide
+from memprof.studies.engine import POOL, EngineBuild, engine_target, of_engine, of_model
+from memprof.studies.side_by_side import SideBySide, make_rows
 from memprof.studies.subject import Subject, find_subject
 from memprof.workloads.build import BuiltInStep
 
@@ -241,7 +241,7 @@ def test_rows_are_built_in_turn_and_a_failed_one_has_its_reason(builder: _Builde
     table = SideBySide(["first", "broken", "second"])
     said: list[tuple[str, str]] = []
     kept: list[Capture] = []
-    build_rows(
+    make_rows(
         [builds[0], broken, builds[1]],
         table,
         progress=lambda label, stage: said.append((label, stage)),

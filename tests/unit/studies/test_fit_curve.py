@@ -21,7 +21,7 @@ from memprof.reports.formats.json import render_object
 from memprof.reports.formats.terminal import lower
 from memprof.reports.json.fit_curve import fit_curve_json
 from memprof.reports.options import RenderOptions
-from memprof.reports.views.fit_curve import fit_curve_document
+from memprof.reports.views.fit import fit_curve_document
 from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit import value as fits

@@ -116,7 +116,7 @@ def test_the_second_measurement_follows_the_fixed_part(fixed_bytes: int | None, 
         (lambda value: value**2, 2, 1, 50_000, None, [2, 4, 64, 739, 121, 162, 450, 200, 215, 332, 221, 223, 224]),
         (lambda value: 10 * value + (5000 if value >= 777 else 0), 8, 1, 9000, None,
          [8, 16, 256, 900, 618, 719, 767, 833, 782, 770, 773, 777, 774, 775, 776]),
-        # From above: the smallest value, then lines. One that halves the bracket exactly (1 to 31, 16 to 31) is fine.
+        # From above: the smallest value, then lines. One that halves the bracket (1 to 31, then 16 to 31) is no loss.
         (lambda value: 10 * value**2, 31, 1, 5000, None, [31, 1, 16, 21, 22, 23]),
         # Footprints in steps: a line that ends at a value which fits is confirmed once, then the bracket is halved.
         (lambda value: 100 * (value // 16), 16, 1, 2550, None, [16, 32, 408, 416, 412, 414, 415]),

@@ -27,7 +27,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from memprof.analysis.hlo.hlo_proto import message_classes, parse_computations, parse_proto, parse_shape
+from memprof.analysis.hlo.hlo_proto import message_classes, parse_proto, parse_shape
 from memprof.analysis.hlo.tiling import padded_elements
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.kernel import Kernel, KernelBuffer, Kind
@@ -122,7 +122,7 @@ def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
     if _CALL.encode() not in hlo_proto:
         return []
     found = []
-    for computation in parse_computations(parse_proto(hlo_proto).hlo_module):
+    for computation in parse_proto(hlo_proto).hlo_module.computations:
         shapes = {each.id: each.shape for each in computation.instructions}
         for message in computation.instructions:
             if message.opcode == "custom-call" and message.custom_call_target == _CALL:
