@@ -14,8 +14,8 @@ import memprof.analysis
 import memprof.reports
 import memprof.studies
 
-# The state of a reader, a simulation or a memory of calls.
-_MUTABLE = {"_Chunk", "_Block", "_Pool", "_Message", "_Reader", "_BufferList", "_PoolDump"}
+# The state of a reader, a simulation or a memory of calls; a counter of compiles.
+_MUTABLE = {"Compiler", "_Chunk", "_Block", "_Pool", "_Message", "_Reader", "_BufferList", "_PoolDump"}
 # Made thousands of times or in tables, where the position says what a field is.
 _POSITIONAL = {
     *("ScopeMatch", "Mirror", "SourcePlace", "Shape", "Frame", "StackFrame", "TraceEvent"),
