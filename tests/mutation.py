@@ -9,7 +9,8 @@ test files that reach the changed statement, the fastest first, until a test fai
 mutation, and a diff of each mutation that no test notices: either it is equivalent to the original, or a test is
 missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a
 mutation or no mutation ran. It leaves out the flags of dataclasses and structs (`frozen`, `slots`, `kw_only`): without
-one, most correct programs do the same. It needs Python 3.12 or later, on Linux or macOS. CI runs it every week with a new seed.
+one, most correct programs do the same. It needs Python 3.12 or later, on Linux or macOS. CI runs it every week with
+a new seed.
 """
 
 from __future__ import annotations
