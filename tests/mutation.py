@@ -8,8 +8,9 @@ it changes one place of the package at a time (a comparison, a number, a conditi
 test files that reach the changed statement, the fastest first, until a test fails. It prints the count after each
 mutation, and a diff of each mutation that no test notices: either it is equivalent to the original, or a test is
 missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a
-mutation or no mutation ran. It leaves out the flags of `@dataclass` (`frozen`, `slots`, `kw_only`): without one, most
-correct programs do the same. It needs Python 3.12 or later, on Linux or macOS. CI runs it every week with a new seed.
+mutation or no mutation ran. It leaves out the flags of dataclasses and structs (`frozen`, `slots`, `kw_only`): without
+one, most correct programs do the same. It needs Python 3.12 or later, on Linux or macOS. CI runs it every week with
+a new seed.
 """
 
 from __future__ import annotations
@@ -223,9 +224,9 @@ def _sample(package: str, rng: random.Random, size: int) -> list[MutationSpec]:
 
 
 def _is_of_record(mutation: MutationSpec) -> bool:
-    """Return whether it changes a flag of `@dataclass`."""
+    """Return whether it changes a flag of a dataclass or of msgspec's `Struct`."""
     lines = Path(mutation.module_path).read_text(encoding="utf-8").splitlines()
-    return lines[mutation.start_pos[0] - 1].lstrip().startswith("@dataclass(")
+    return bool(re.match(r"\s*(@dataclass\(|class \w+\(Struct\b)", lines[mutation.start_pos[0] - 1]))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ run, its meaning is unproved.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from memprof.analysis.records.categories import Role
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.sources.jax.targets.resolve import cpu
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array, jit_step
 from memprof.sources.jax.tracing.step import StepSpec
@@ -56,8 +59,11 @@ def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list
     if small is None:
         return Meaning.UNPROVED
     try:
-        changed = results_of(replace(change.on_cpu or change.spec, args=small.args), change.around)
-        return _compared(before(), changed)
+        spec = replace(change.on_cpu or change.spec, args=small.args)
+        meaning = _compared(before(), results_of(spec, change.around))
+        # A rewrite may find nothing to change in the small instance, which then proves nothing.
+        is_compared = meaning is not Meaning.EQUAL or change.rewrite is None or _operations(spec) != _operations(small)
+        return meaning if is_compared else Meaning.UNPROVED
     except Exception:  # raised by the user's code, on a processor that it may not support
         return Meaning.UNPROVED
 
@@ -70,6 +76,13 @@ def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[objec
         step = jit_step(replace(spec, args=args))
         results = step.fn(*step.args, **step.kwargs)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(results) if is_array(leaf)]
+
+
+def _operations(spec: StepSpec) -> Counter[tuple[str, str]]:
+    """Return how often a step has each operation, by its name and results."""
+    with jit_adapter.traced_anew():
+        found = jit_adapter.all_equations(traced_jaxpr(spec, cpu("where meaning is compared")).jaxpr)
+        return Counter((each.primitive.name, str([var.aval for var in each.outvars])) for each in found)
 
 
 def _compared(before: list[Any], after: list[Any]) -> Meaning:

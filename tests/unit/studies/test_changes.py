@@ -22,6 +22,7 @@ from report_builder import H100, buffer, report
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
+from memprof.analysis.records.rewrites import InChunks
 from memprof.analysis.records.roofline import Roofline
 from memprof.errors import MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
@@ -283,6 +284,14 @@ class TestMeaning:
         )
         assert meaning_of(change, None, list) is Meaning.UNPROVED
         assert meaning_of(replace(change, keeps_numbers=False), None, list) is Meaning.DIFFERENT
+
+    def test_a_rewrite_that_changes_nothing_in_the_small_instance_proves_nothing(self) -> None:
+        one, rewrite = jnp.ones(3), InChunks(loss=8)
+        assert self._meaning([one], [one], rewrite=rewrite) is Meaning.UNPROVED
+        looped = StepSpec(lambda x: jax.lax.map(lambda each: each, [one]), (_F32,))
+        assert self._meaning([one], [one], rewrite=rewrite, spec=looped) is Meaning.EQUAL
+        # Other changes leave the operations as they are: donation, options of XLA.
+        assert self._meaning([one], [one]) is Meaning.EQUAL
 
     def test_what_is_in_force_for_the_change_is_in_force_for_its_run(self) -> None:
         assert same_meaning.results_of(StepSpec(lambda x: x * 0 + 2, (_F32,)), nullcontext)[0].tolist() == [2.0] * 4
