@@ -17,7 +17,7 @@ from invented_source import capture_of
 import memprof
 from memprof.analysis.comparison import compare
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.categories import Category
 from memprof.reports.format import formats
 from memprof.reports.options import RenderOptions
 from memprof.sources.capture_file import read_capture, write_capture
@@ -163,14 +163,3 @@ def test_an_invented_category_is_one_row_of_the_table(tmp_path: Path) -> None:
     report, comparison = (json.loads(each) for each in shown["json"])
     assert report["categories"]["replayed"] == 1 << 20
     assert comparison["effects"][-1]["categories_delta"]["replayed"] == 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("heading", "known"), [("category", {*Category} - {Category.FRAGMENTATION}), ("role", {*Role})]
-)
-def test_the_page_on_how_it_works_explains_each(heading: str, known: set[str]) -> None:
-    """Fragmentation is no category that a rule decides."""
-    page = (Path(__file__).parents[2] / "docs" / "how-it-works.md").read_text()
-    table = page.partition(f"| {heading} |")[2].partition("\n\n")[0]
-    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
-    assert sorted(re.findall("`(.*?)`", "".join(rows))) == sorted(known)
