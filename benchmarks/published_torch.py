@@ -22,6 +22,7 @@ from typing import Any
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
 from memprof.sources.torch.step_spec import TorchStepSpec
+from memprof.workloads.torch.build import build
 from memprof.workloads.torch.plan import NO_FOREACH, OPTIMIZERS, SOFTMAX_INPUT, ZERO_GRADS, plan
 
 CONTEXT_MIB = 1343  # "GPU memory occupied" after the first kernel, in the guide
@@ -161,7 +162,7 @@ def _adam8bit(model: Any) -> Any:
 def built_in(row: Row) -> TorchStepSpec:
     """The step of a row with memprof's own Transformer."""
     overrides = [f"batch_size={row.batch_size * row.num_minibatches}"]
-    return plan("transformer", preset="bert-large", overrides=overrides, techniques=row.techniques).make_spec()
+    return build(plan("transformer", preset="bert-large", overrides=overrides, techniques=row.techniques))
 
 
 def predicted_mib(make_spec: Callable[[], TorchStepSpec]) -> float:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from memprof.sources.jax.targets.resolve import LOCAL, default_target, option_of
 from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.sources.torch.step_spec import DATA, SHARDS
 from memprof.studies.subject import Subject
-from memprof.workloads.torch.plan import plan
+from memprof.workloads.torch.plan import TorchPlan, plan
 from memprof.workloads.torch.script import TorchScript, trace_in_child
 from memprof.workloads.torch.user import TorchReference
 from memprof.workloads.user.reference import SCRIPT, Reference, is_reference, parse
@@ -69,7 +70,8 @@ def step_maker(
     if not is_reference(name):
         if arguments:
             raise MemprofError(f"{name} takes no arguments, but got {' '.join(arguments)}; choices are made with --set")
-        return plan(name, preset=preset, overrides=overrides, techniques=techniques, num_devices=num_devices).make_spec
+        chosen = plan(name, preset=preset, overrides=overrides, techniques=techniques, num_devices=num_devices)
+        return partial(_built, chosen)
     if preset is not None:
         raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
     if techniques:
@@ -80,6 +82,12 @@ def step_maker(
             raise MemprofError(f"--mesh is for a function that returns a memprof.TorchStepSpec, but {name} is a script")
         return TorchScript(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments))
     return TorchReference(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
+
+
+def _built(chosen: TorchPlan) -> TorchStepSpec:
+    from memprof.workloads.torch.build import build  # imports torch
+
+    return build(chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from memprof.errors import MemprofError  # noqa: E402
 from memprof.profiler_cli.app import app  # noqa: E402
 from memprof.studies.torch_step import capture_of_step, torch_target  # noqa: E402
 from memprof.workloads import registry  # noqa: E402
+from memprof.workloads.torch.build import build  # noqa: E402
 from memprof.workloads.torch.evidence import verdicts  # noqa: E402
 from memprof.workloads.torch.plan import OPTIMIZERS, OWN_TECHNIQUES, plan  # noqa: E402
 
@@ -53,7 +55,7 @@ TECHNIQUES = [
 @functools.cache
 def report(label: str, workload: str = "transformer") -> Report:
     """The report of the tiny preset with a technique."""
-    make = plan(workload, preset="tiny", overrides=(), techniques=label).make_spec
+    make = partial(build, plan(workload, preset="tiny", overrides=(), techniques=label))
     return analyze(capture_of_step(make, torch_target("t4")))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from memprof.analysis.pipeline import analyze  # noqa: E402
 from memprof.analysis.records.capture import Capture  # noqa: E402
 from memprof.analysis.records.categories import Category  # noqa: E402
 from memprof.studies.torch_step import capture_of_step, torch_target  # noqa: E402
+from memprof.workloads.torch.build import build  # noqa: E402
 from memprof.workloads.torch.plan import OPTIMIZERS, plan  # noqa: E402
 from tests.saved_tensors import check_every_moment, gradient_bytes, saved_for_backward  # noqa: E402
 
@@ -184,7 +186,7 @@ MASKS = {
 def traced(label: str) -> Capture:
     """The tiny Transformer in the sizes above."""
     step = plan("transformer", preset="tiny", overrides=SIZES, techniques="" if label == "baseline" else label)
-    return capture_of_step(step.make_spec, torch_target("t4"))
+    return capture_of_step(partial(build, step), torch_target("t4"))
 
 
 @pytest.mark.parametrize("label", ACTIVATIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from memprof.analysis.pipeline import analyze  # noqa: E402
 from memprof.analysis.records.capture import Capture  # noqa: E402
 from memprof.analysis.records.categories import Category  # noqa: E402
 from memprof.studies.torch_step import capture_of_step, torch_target  # noqa: E402
+from memprof.workloads.torch.build import build  # noqa: E402
 from memprof.workloads.torch.plan import plan  # noqa: E402
 from tests.saved_tensors import check_every_moment, gradient_bytes, saved_for_backward  # noqa: E402
 
@@ -61,7 +63,7 @@ SIZES = st.builds(
 def _traced(sizes: Sizes, techniques: str) -> Capture:
     overrides = f"batch_size={sizes.batch}", f"input_size={sizes.inputs}", f"hidden_size={sizes.hidden}"
     step = plan("mlp", preset="tiny", overrides=(*overrides, f"num_classes={sizes.classes}"), techniques=techniques)
-    return capture_of_step(step.make_spec, torch_target("t4"))
+    return capture_of_step(partial(build, step), torch_target("t4"))
 
 
 def _float32(sizes: Sizes) -> int:

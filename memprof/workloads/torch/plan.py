@@ -1,6 +1,6 @@
-"""Build a PyTorch step from names: the same workloads, presets and techniques as in JAX, and PyTorch's own techniques.
+"""Choose a PyTorch step by names: the same workloads, presets and techniques as in JAX, and PyTorch's own techniques.
 
-    plan("transformer", preset="tiny", overrides=(), techniques="bf16+remat").make_spec()
+    build(plan("transformer", preset="tiny", overrides=(), techniques="bf16+remat"))
 
 `plan` reports every wrong name and value before torch is imported.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from memprof.errors import MemprofError
-from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.overrides import apply_overrides
@@ -85,12 +84,6 @@ class TorchPlan:
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
         """Return all choices as one flat dictionary, for the report."""
         return {"preset": self.preset, **dataclasses.asdict(self.config), **dataclasses.asdict(self.train_config)}
-
-    def make_spec(self) -> TorchStepSpec:
-        """Return the step. This makes the model, so it must be called under fake tensors."""
-        from memprof.workloads.torch.build import build
-
-        return build(self)
 
 
 def plan(
