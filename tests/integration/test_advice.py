@@ -16,6 +16,7 @@ from integration.test_command_line import WITHOUT_JAX
 from jsonschema import Draft202012Validator
 from made_compiles import Commands
 
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.api import profile_spec
 from memprof.studies.advice.advice import Advice
@@ -127,7 +128,10 @@ def test_evidence_supports_the_saving_and_is_within_the_footprint(reports: Repor
             evidence = [
                 int(number.replace(",", "")) for number in re.findall(r"([\d,]+) bytes", advice.proposal.evidence)
             ]
-            assert advice.saving_bytes <= max(evidence) <= report.footprint_bytes, advice.rule
+            # Another update may also have fewer temporaries and leave fewer gaps.
+            beside_bytes = report.categories[Category.UPDATE_TEMPS] + report.categories[Category.FRAGMENTATION]
+            assert max(evidence) <= report.footprint_bytes, advice.rule
+            assert advice.saving_bytes <= max(evidence) + beside_bytes, advice.rule
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", jnp.bfloat16), ("f32", jnp.float32)])
