@@ -203,7 +203,11 @@ class _Search:
         best = self.best(budget_bytes)
         if best is None or (best.name == NOTHING_KEPT and share > 1):
             unknown = [each for each in faster if self.step.known(each.choice) is None]
-            return min(unknown, key=lambda each: self.step.predicted(each.checkpoints), default=None)
+            predictions = [self.step.predicted(each.checkpoints) for each in unknown]
+            smallest = min(predictions, default=0)
+            # The fastest of those that are as small, as far as predictions can tell.
+            near = (each for each, size in zip(unknown, predictions, strict=True) if size <= (1 + _DOUBT) * smallest)
+            return next(near, None)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
             return None
         return self._larger(None, choice_of(self.step.blocks, best.checkpoints.kept), above, most)

@@ -194,6 +194,14 @@ def test_if_nothing_fits_the_smallest_predictions_are_tried(monkeypatch: pytest.
     assert (plan.best, plan.code) == (None, "")
 
 
+def test_of_predictions_that_are_equally_small_the_fastest_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1080 is within 3% of 1050, and a prediction may be wrong by as much; it computes b once less."""
+    parts = (("a", 50, 5.0), ("b", 30, 4.0), ("c", 920, 1.0))
+    block = Block(operations=tuple(_operation(*part) for part in parts), count=1)
+    plan = _Compiler([block]).plan(monkeypatch, 980)
+    assert [row[2:4] for row in _rows(plan)] == [(1000, 0.0), (0, 10.0), (80, 1.0), (50, 5.0)]
+
+
 def test_a_prediction_above_the_budget_is_compiled_if_it_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """65% of what three layers keep: 2100 with the rest is exactly 3100. The margin lets 1500 come first."""
     plan = _Compiler([_layers(3)]).plan(monkeypatch, 3100)
