@@ -312,7 +312,7 @@ def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -
     for rule, each in advice.items():
         assert each.compiled is not None
         is_other = rule == "narrow_optimizer_state"
-        assert (each.compiled.meaning is Meaning.DIFFERENT) == is_other, rule
+        assert each.compiled.meaning in ((Meaning.DIFFERENT,) if is_other else (Meaning.EQUAL, Meaning.CLOSE)), rule
         pasted = _names(_PROGRAMS[name], tmp_path, name)
         exec(each.proposal.how_to, pasted)
         if is_other:

@@ -271,8 +271,8 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     meaning: Annotated[
         str,
         about(
-            "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance),"
-            " unproved (not run) or different; empty if it is not compiled."
+            "Whether the step computes the same: equal or close (within a tolerance) in a run of both on the CPU,"
+            " same_operations (proved from traces), unproved or different; empty if it is not compiled."
         ),
     ]
     true_saving_bytes: Annotated[int | None, about("saving_bytes if it is compiled, otherwise null.")]

@@ -35,8 +35,9 @@ _COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
-    Meaning.UNPROVED: "unverified: the step is too large to be run on the CPU, or it does not run there; only its"
-    " compile was checked",
+    Meaning.SAME_OPERATIONS: "the same operations on the same values, proved from traces; only rounding can differ",
+    Meaning.UNPROVED: "unverified: it has other operations, and is too large to be run on the CPU, or does not run"
+    " there; only its compile was checked",
     Meaning.DIFFERENT: "different numbers than before",
 }
 

@@ -342,7 +342,12 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
 
 def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
     """Return the jaxpr of a step, in the primitives that JAX lowers."""
-    return _trace(spec, target, devices_of_step(spec, target)).jaxpr
+    return traced_step(spec, target).jaxpr
+
+
+def traced_step(spec: StepSpec, target: Target) -> TracedStep:
+    """Return a step as its jit traces it for a target."""
+    return _trace(spec, target, devices_of_step(spec, target))
 
 
 def _toolchain(target: Target) -> Toolchain:

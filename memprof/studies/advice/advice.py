@@ -70,7 +70,8 @@ class Meaning(Enum):
 
     EQUAL = "equal"  # bit by bit, on a small instance
     CLOSE = "close"  # within the tolerance of `same_meaning.py`
-    UNPROVED = "unproved"  # no small instance could be run
+    SAME_OPERATIONS = "same_operations"  # on the same values, some perhaps twice: proved from traces of both steps
+    UNPROVED = "unproved"  # no proof, and no small instance could be run
     DIFFERENT = "different"  # other numbers, as the advice says
 
 

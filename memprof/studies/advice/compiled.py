@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
@@ -28,7 +26,7 @@ from memprof.studies.changes.donation import donations
 from memprof.studies.changes.layered_state import layered_states
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
-from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
+from memprof.studies.changes.same_meaning import MeaningCheck
 from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
@@ -108,8 +106,7 @@ def _changes(step: Step, labels: list[str]) -> Iterator[Change]:
 
 
 def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
-    small = small_instance(step)
-    before = cache(partial(_numbers_before, small))
+    check = MeaningCheck(step)
     found: list[Advice] = []
     refused: dict[str, str] = {}
     for outcome in outcomes:
@@ -118,7 +115,7 @@ def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
             refused[change.rule] = outcome.refusal
             continue
         report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
-        found.append(_advice(step.report, change, report, meaning_of(change, small, before)))
+        found.append(_advice(step.report, change, report, check.of(change)))
     keep_changes(step.report, found)
     return tuple(replace(each, refusal=refused.get(each.rule, "")) for each in advise(step.report, found))
 
@@ -143,7 +140,3 @@ def _advice(before: Report, change: Change, after: Report, meaning: Meaning) -> 
         meaning=meaning,
     )
     return Advice(rule=change.rule, proposal=proposal, bound_bytes=max(saving_bytes, 0), compiled=compiled)
-
-
-def _numbers_before(small: StepSpec | None) -> list[Any]:
-    return [] if small is None else results_of(small, nullcontext)

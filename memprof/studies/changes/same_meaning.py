@@ -1,15 +1,17 @@
-"""Test whether a changed step computes the same: both are run on the CPU, with the same small random values.
+"""Test whether a changed step computes the same as the original one.
 
-If a step is too large for that, it is run with two examples, provided that its batch can be cut. If a step cannot be
-run, its meaning is unproved.
+A small step is run with and without the change on the CPU, with the same random values. For a larger step, traces may
+prove that both have the same operations (see `same_operations.py`). If they do not, it is run, too, if necessary with
+few examples. A change that can neither be proved nor run is unproved.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
 
@@ -18,54 +20,138 @@ import jax.numpy as jnp
 import numpy as np
 
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.rewrites import Donation
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.targets.resolve import cpu
 from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.flops import count_flops
 from memprof.sources.jax.tracing.jitting import is_array, jit_step
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Meaning
 from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.same_operations import Operations
 
-_MAX_BYTES, _MAX_FLOPS = 256 << 20, 10**10
+_SMALL_BYTES, _SMALL_FLOPS = 256 << 20, 10**10  # run at once
+# Run if no trace proves the change: 103 GFLOP take 3.4 s of a processor, arguments of 264 MiB 2.5 s (2 cores, 2026-11).
+_MAX_BYTES, _MAX_FLOPS = 512 << 20, 10**11
 _NUM_EXAMPLES = 2
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
 _ROWS = 64
+_WITH_EXAMPLES = (Role.BATCH, Role.KV_CACHE)
+_CPU = cpu("where meaning is compared")
 _COARSE = {"bfloat16": 2**-6, "float16": 2**-8}
 
 
+class MeaningCheck:
+    """Compares changed steps with the original one, which is traced and run at most once."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def of(self, change: Change) -> Meaning:
+        """Return whether a change leaves the numbers of the step unchanged."""
+        if not change.keeps_numbers:
+            return Meaning.DIFFERENT
+        spec, flops = self._step.spec, self._step.report.flops
+        if flops <= _SMALL_FLOPS and _num_bytes(spec) <= _SMALL_BYTES:
+            found = self._by_run(change)
+            is_known = found in (Meaning.EQUAL, Meaning.CLOSE)
+            return Meaning.SAME_OPERATIONS if not is_known and self._has_same_operations(change) else found
+        return Meaning.SAME_OPERATIONS if self._has_same_operations(change) else self._by_run(change)
+
+    def _has_same_operations(self, change: Change) -> bool:
+        if change.rewrite is not None and not isinstance(change.rewrite, Donation):
+            return False  # the change replaces operations
+        try:
+            return self._operations.are_those_of(change.spec, change.around)
+        except Exception:  # raised by the user's code, which may depend on its jits
+            return False
+
+    def _by_run(self, change: Change) -> Meaning:
+        small = self._small
+        if small is None:
+            return Meaning.UNPROVED
+        try:
+            spec = replace(change.on_cpu or change.spec, args=small.args, kwargs=small.kwargs)
+            meaning = compared(self._results, results_of(spec, change.around))
+            # A rewrite may find nothing to change in the small instance, which then proves nothing.
+            is_rewrite = change.rewrite is not None and not isinstance(change.rewrite, Donation)
+            is_compared = meaning is not Meaning.EQUAL or not is_rewrite or _counted(spec) != _counted(small)
+            return meaning if is_compared else Meaning.UNPROVED
+        except Exception:  # raised by the user's code, on a processor that it may not support
+            return Meaning.UNPROVED
+
+    @cached_property
+    def _small(self) -> StepSpec | None:
+        return small_instance(self._step)
+
+    @cached_property
+    def _operations(self) -> Operations:
+        return Operations(self._step.spec, self._step.target)
+
+    @cached_property
+    def _results(self) -> list[Any]:
+        assert self._small is not None
+        return results_of(self._small, nullcontext)
+
+
 def small_instance(step: Step) -> StepSpec | None:
-    """Return a step that runs here in a moment: the step itself, or with two examples; None if neither is possible."""
-    if _is_small(step.spec, step.report.flops):
-        return step.spec
-    examples = [
-        leaf.shape[0] for leaf in step.report.arguments if leaf.role is Role.BATCH and leaf.shape and leaf.shape[0] > 1
-    ]
-    if not examples or len(set(examples)) > 1 or any(leaf.role is Role.KV_CACHE for leaf in step.report.arguments):
-        return None
-    batches = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role is Role.BATCH and leaf.shape}
-    cut = replace(step.spec, args=jax.tree.map(lambda leaf: _cut(leaf, batches), step.spec.args))
-    return cut if _is_small(cut, step.report.flops * _NUM_EXAMPLES // examples[0]) else None
+    """Return a step that runs here in seconds: the step itself, or with few examples; None if neither is possible.
 
-
-def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list[Any]]) -> Meaning:
-    """Return whether a change leaves the numbers of a step unchanged.
-
-    Args:
-        small: the step to run in place of the original one.
-        before: returns the results of `small` without the change.
+    Examples lie along an axis of the same length in all arrays of the batch. If a step with two examples is too large,
+    other common axes of the batch become short, too: minibatches, time.
     """
-    if not change.keeps_numbers:
-        return Meaning.DIFFERENT
-    if small is None:
-        return Meaning.UNPROVED
+    spec = step.spec
+    if _can_run(spec, step.report.flops):
+        return spec
+    leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
+    kinds = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role in _WITH_EXAMPLES and leaf.shape}
+    numbers = frozenset(number for number, leaf in enumerate(leaves) if _kind(leaf) in kinds)
+    lengths = _common_lengths(step)
+    if _num_bytes(reduce(partial(_shortened, numbers=numbers), lengths, spec)) > _MAX_BYTES:
+        return None
+    for length in lengths:
+        shorter = _shortened(spec, length, numbers=numbers)
+        flops = _flops(shorter)
+        if flops is not None:
+            spec = shorter
+            if _can_run(spec, flops):
+                return spec
+    return None
+
+
+def _common_lengths(step: Step) -> list[int]:
+    """Return the lengths that all arrays of the batch have along an axis, those of their first axes first."""
+    shapes = [leaf.shape for leaf in step.report.arguments if leaf.role is Role.BATCH and prod(leaf.shape) > 1]
+    axes = range(max(map(len, shapes), default=0))
+    lengths = dict.fromkeys(shape[axis] for axis in axes for shape in shapes if axis < len(shape))
+    return [each for each in lengths if each > _NUM_EXAMPLES and all(each in shape for shape in shapes)]
+
+
+def _shortened(spec: StepSpec, length: int, *, numbers: frozenset[int]) -> StepSpec:
+    """Return a step with two entries along each axis of a length, in the argument leaves with these numbers."""
+
+    def cut(leaf: Any) -> Any:
+        shape = tuple(_NUM_EXAMPLES if each == length else each for each in leaf.shape)
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    leaves, structure = jax.tree.flatten((spec.args, dict(spec.kwargs)))
+    cut_leaves = [cut(leaf) if number in numbers else leaf for number, leaf in enumerate(leaves)]
+    args, kwargs = jax.tree.unflatten(structure, cut_leaves)
+    return replace(spec, args=args, kwargs=kwargs)
+
+
+def _flops(spec: StepSpec) -> int | None:
+    """Return the FLOPs of a step, or None if it cannot be traced."""
     try:
-        spec = replace(change.on_cpu or change.spec, args=small.args)
-        meaning = _compared(before(), results_of(spec, change.around))
-        # A rewrite may find nothing to change in the small instance, which then proves nothing.
-        is_compared = meaning is not Meaning.EQUAL or change.rewrite is None or _operations(spec) != _operations(small)
-        return meaning if is_compared else Meaning.UNPROVED
-    except Exception:  # raised by the user's code, on a processor that it may not support
-        return Meaning.UNPROVED
+        with jit_adapter.traced_anew():
+            return count_flops(traced_jaxpr(spec, _CPU)).total()
+    except Exception:  # raised by the user's code, which may be made for the original shapes
+        return None
+
+
+def _kind(leaf: Any) -> tuple[tuple[int, ...], str] | None:
+    return (tuple(leaf.shape), str(leaf.dtype)) if is_array(leaf) else None
 
 
 def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[object]]) -> list[Any]:
@@ -78,14 +164,15 @@ def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[objec
         return [np.asarray(leaf) for leaf in jax.tree.leaves(results) if is_array(leaf)]
 
 
-def _operations(spec: StepSpec) -> Counter[tuple[str, str]]:
+def _counted(spec: StepSpec) -> Counter[tuple[str, str]]:
     """Return how often a step has each operation, by its name and results."""
     with jit_adapter.traced_anew():
-        found = jit_adapter.all_equations(traced_jaxpr(spec, cpu("where meaning is compared")).jaxpr)
+        found = jit_adapter.all_equations(traced_jaxpr(spec, _CPU).jaxpr)
         return Counter((each.primitive.name, str([var.aval for var in each.outvars])) for each in found)
 
 
-def _compared(before: list[Any], after: list[Any]) -> Meaning:
+def compared(before: list[Any], after: list[Any]) -> Meaning:
+    """Return whether two results of a step are the same."""
     if not before or [each.shape for each in before] != [each.shape for each in after]:
         return Meaning.UNPROVED
     pairs = list(zip(before, after, strict=True))
@@ -107,15 +194,13 @@ def _as_float(array: Any) -> Any:
     return np.asarray(jnp.asarray(array).astype(jnp.float32))
 
 
-def _is_small(spec: StepSpec, flops: int) -> bool:
+def _can_run(spec: StepSpec, flops: int) -> bool:
+    return flops <= _MAX_FLOPS and _num_bytes(spec) <= _MAX_BYTES
+
+
+def _num_bytes(spec: StepSpec) -> int:
     leaves = [leaf for leaf in jax.tree.leaves((spec.args, dict(spec.kwargs))) if is_array(leaf)]
-    return flops <= _MAX_FLOPS and sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) <= _MAX_BYTES
-
-
-def _cut(leaf: Any, batches: set[tuple[tuple[int, ...], str]]) -> Any:
-    if not is_array(leaf) or (tuple(leaf.shape), str(leaf.dtype)) not in batches:
-        return leaf
-    return jax.ShapeDtypeStruct((_NUM_EXAMPLES, *leaf.shape[1:]), leaf.dtype)
+    return sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _value(leaf: Any, random: np.random.Generator) -> Any:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,7 +272,7 @@ class _Advising:
     kept: list[list[Advice]] = field(default_factory=list)
     settings: list[CompileSettings] = field(default_factory=list)
     known: bool = False
-    numbers: list[Any] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
 
     def advise(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Report, tuple[Advice, ...]]:
         def capture_of(spec: StepSpec, target: Any, *, progress: Any, settings: CompileSettings) -> FreshCapture:
@@ -289,10 +290,6 @@ class _Advising:
             yield lambda rule, stage: None
             self.labels = [*labels]
 
-        def meaning_of(change: Change, small: Any, before: Callable[[], Any]) -> Meaning:
-            self.numbers.append((small, before(), before()))
-            return Meaning.EQUAL
-
         for name, value in {
             "capture_of": capture_of,
             "analyze": lambda capture, decoded, pool=None: _report(capture),
@@ -300,18 +297,16 @@ class _Advising:
             "are_known": lambda made: self.known,
             "known_advice": lambda made: (_advice("known"),),
             "keep_changes": lambda made, found: self.kept.append([*found]),
-            "small_instance": self.small_instance,
-            "results_of": lambda small, around: [small, len(self.numbers)],
-            "meaning_of": meaning_of,
+            "MeaningCheck": self.meaning_check,
             "FAMILIES": self.families,
         }.items():
             monkeypatch.setattr(compiled, name, value)
         rows_: Callable[[Sequence[str]], AbstractContextManager[Callable[[str, str], None]]] = rows
         return compiled.advise_step(_SPEC, H100, progress=self.said.append, rows=rows_, **options)
 
-    def small_instance(self, step: Step) -> Any:
+    def meaning_check(self, step: Step) -> Any:
         self.steps.append(step)
-        return None if step.is_built_in else "small"
+        return SimpleNamespace(of=lambda change: self.checked.append(change.rule) or Meaning.EQUAL)
 
 
 def _yielding(*changes: Change) -> Callable[[Step], Iterator[Change]]:
@@ -356,7 +351,8 @@ class TestAdviseStep:
         assert (first.rule, first.saving_bytes, first.refusal) == ("donate_state", 3600, "")
         # It is compiled here, however the settings are.
         assert [each.cluster for each in advising.settings] == [None, None]
-        assert advising.numbers == [("small", ["small", 0], ["small", 0])]  # they are computed once
+        assert advising.checked == ["donate_state"]
+        assert len(advising.steps) == 1  # one check for all changes, so that it traces and runs the original once
 
     def test_a_bound_whose_change_could_not_be_compiled_says_why(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compiled, "advise", lambda made, found: (_advice("a"), _advice("b"), *found))
@@ -385,11 +381,3 @@ class TestAdviseStep:
         assert step.report.footprint_bytes == 4000
         (plain,) = (advising := _Advising(), advising.advise(monkeypatch))[0].steps
         assert (plain.is_built_in, plain.with_technique) == (False, None)
-
-    def test_without_a_small_instance_there_are_no_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fresh: Any = FreshCapture(capture=100)  # type: ignore[arg-type]
-        advising = _Advising(
-            families=(_yielding(_change("a")),), outcomes=lambda changes: [Outcome(change=changes[0], fresh=fresh)]
-        )
-        advising.advise(monkeypatch, is_built_in=True)
-        assert advising.numbers == [(None, [], [])]

@@ -468,6 +468,55 @@ def has_no_shardings(params: Mapping[str, Any]) -> bool:
     return all(isinstance(each, UnspecifiedValue) for each in shardings)
 
 
+def has_no_side_effects(equation: Any) -> bool:
+    """Whether an equation only computes its results, also if these depend on the axes of a mesh (jax 0.12)."""
+    from jax._src.core import NamedAxisEffect
+
+    return all(isinstance(each, NamedAxisEffect) for each in equation.effects)
+
+
+def settings_of(equation: Any) -> tuple[Any, ...]:
+    """Return the settings of JAX that an equation was traced with, such as its kind of random numbers (jax 0.12)."""
+    names = sorted(set(type(equation.ctx).__slots__) - {"__weakref__", "configs"})
+    return tuple((name, getattr(equation.ctx, name)) for name in names)
+
+
+@contextmanager
+def calls_inlined() -> Iterator[None]:
+    """Trace the operations of jits and checkpoints in their place, for this thread within a `with` block.
+
+    So derivatives are taken of the operations alone, whatever calls are around them. A jit with shardings stays.
+    """
+    from jax._src import ad_checkpoint, pjit
+
+    with PROCESS_WIDE, _inlined(pjit.jit_p), _inlined(ad_checkpoint.remat_p), traced_anew():
+        yield
+
+
+@contextmanager
+def _inlined(primitive: Any) -> Iterator[None]:
+    from jax._src import core as jax_core
+
+    thread, is_own, original = threading.get_ident(), "bind" in vars(primitive), primitive.bind
+
+    def bind(*args: Any, **params: Any) -> Any:
+        is_traced = any(isinstance(arg, jax.core.Tracer) for arg in args)
+        if not is_traced or threading.get_ident() != thread or not has_no_shardings(params):
+            return original(*args, **params)
+        jaxpr = params["jaxpr"]
+        inner, consts = (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
+        return jax_core.eval_jaxpr(inner, consts, *args)
+
+    primitive.bind = bind
+    try:
+        yield
+    finally:
+        if is_own:
+            primitive.bind = original
+        else:
+            del primitive.bind
+
+
 @contextmanager
 def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Route all reverse-mode differentiation of this thread through a replacement of `jax.vjp` within a `with` block.
