@@ -59,13 +59,8 @@ def training(block: Block, *, scale: float = 0.1, in_scan: bool = False) -> Call
 def is_proved(
     before: Any, after: Any, args: tuple[Any, ...] = _ARGS, *, changed_args: Any = None, around: Any = nullcontext
 ) -> bool:
-    """Whether two steps are proved to have the same operations, in both directions."""
-    first, second = StepSpec(before, args), StepSpec(after, changed_args or args)
-    found = Operations(first, _CPU).are_those_of(second, around)
-    with around():
-        changed = Operations(second, _CPU)
-    assert changed.are_those_of(first) == found
-    return found
+    """Whether a changed step is proved to have the operations of another one."""
+    return Operations(StepSpec(before, args), _CPU).are_those_of(StepSpec(after, changed_args or args), around)
 
 
 @pytest.mark.parametrize("in_scan", [False, True])
