@@ -71,10 +71,7 @@ class AliasSets:
         self._join_in_place_updates(lying, [each for each in ordered if each.opcode in IN_PLACE])
         numbers: dict[int, int] = {}
         self._group = tuple(
-            [
-                numbers.setdefault(self._find(position), len(numbers))
-                for position in range(program.num_positions)
-            ]
+            [numbers.setdefault(self._find(position), len(numbers)) for position in range(program.num_positions)]
         )
         self.count = len(numbers)
         ends = accumulate([len(each.shape.leaves) for each in program.instructions])
