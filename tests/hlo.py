@@ -323,9 +323,13 @@ def program_of(proto: Any) -> Program:
     return decode_program(parse_proto(proto.SerializeToString()))
 
 
-def values(step: Step) -> dict[str, Value]:
-    """What the analysis knows of every buffer: by instruction, `name{1}` for the element 1 of a tuple."""
-    proto, arguments = step.proto(), step._arguments
+def values(step: Step, proto: Any = None) -> dict[str, Value]:
+    """What the analysis knows of every buffer: by instruction, `name{1}` for the element 1 of a tuple.
+
+    Args:
+        proto: the message of the step, if it was changed.
+    """
+    proto, arguments = proto or step.proto(), step._arguments
     program = program_of(proto)
     table = decode_buffer_table(proto, program)
     modules = ModulePaths(tuple(leaf.path for leaf in arguments if leaf.role is Role.PARAMS))

@@ -71,10 +71,7 @@ class AliasSets:
         self._join_in_place_updates(lying, [each for each in ordered if each.opcode in IN_PLACE])
         numbers: dict[int, int] = {}
         self._group = tuple(
-            [
-                numbers.setdefault(position if position == parent else self._find(parent), len(numbers))
-                for position, parent in enumerate(self._parent)
-            ]
+            [numbers.setdefault(self._find(position), len(numbers)) for position in range(program.num_positions)]
         )
         self.count = len(numbers)
         ends = accumulate([len(each.shape.leaves) for each in program.instructions])
@@ -97,7 +94,7 @@ class AliasSets:
         instructions = self._program.instructions
         pairs = [(instructions[each.operands[0]].first_position, each.first_position) for each in updates]
         places: dict[int, set[tuple[int, int]]] = {self._find(each): set() for pair in pairs for each in pair}
-        for buffer, position in lying if places else ():
+        for buffer, position in lying:
             root = self._find(position)
             if root in places:
                 places[root].add((buffer.allocation, buffer.offset))
@@ -116,12 +113,7 @@ class AliasSets:
         return position
 
     def _union(self, left: int, right: int) -> None:
-        parent = self._parent
-        if parent[left] != left:
-            left = self._find(left)
-        if parent[right] != right:
-            right = self._find(right)
-        parent[right] = left
+        self._parent[self._find(right)] = self._find(left)
 
 
 def position_of(instruction: Instruction, shape_index: tuple[int, ...]) -> int | None:
@@ -188,10 +180,6 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
                 called = [each for each in called_computations(program, instruction) if id(each) not in seen]
                 if called:
                     seen.update(map(id, called))
-                    if len(called) == 1 and _is_flat(program, called[0]):
-                        yield from called[0].instructions
-                        yield index
-                        continue
                     inner = chain.from_iterable([computation.instructions for computation in called])
                     stack.append((inner, index))
                     break
@@ -200,12 +188,6 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
             stack.pop()
             if caller is not None:
                 yield caller
-
-
-def _is_flat(program: Program, computation: Computation) -> bool:
-    """Whether a computation calls no other computation with data flow."""
-    inside = [program.instructions[index] for index in computation.instructions]
-    return not any(called_computations(program, each) for each in inside if each.called)
 
 
 def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:
@@ -254,11 +236,7 @@ def _control_flow_aliases(
 
 def _bind(program: Program, computation: Computation, operands: list[Instruction]) -> Iterable[tuple[int, int]]:
     for parameter, operand in zip(computation.parameters, operands, strict=True):
-        bound = program.instructions[parameter]
-        if len(bound.shape.leaves) == 1 == len(operand.shape.leaves):  # the usual case
-            yield bound.first_position, operand.first_position
-        else:
-            yield from zip(bound.positions, operand.positions, strict=True)
+        yield from zip(program.instructions[parameter].positions, operand.positions, strict=True)
 
 
 def _child(instruction: Instruction, index: int) -> range:

@@ -297,7 +297,7 @@ class ModuleFlow:
         sources = [group for _, group in operation.inputs]
         if not sources:
             return "", _NOT
-        source = max(sources, key=self._weight) if len(sources) > 1 else sources[0]
+        source = max(sources, key=self._weight)
         if self._known[source] < _BY_OWNER and operation.named is not Named.NOTHING and self._sources:
             return self._made_between(self._sources, instruction, sources, operation.outputs)
         return self._inherited(operation, source)

@@ -114,8 +114,8 @@ class Owners:
 
         The layer may have parameters in two trees: a frozen kernel, and a low-rank product that is added to it.
         """
-        if len(owners) == 1 or _SEVERAL in owners:
-            return next(iter(owners)) if len(owners) == 1 else _SEVERAL
+        if _SEVERAL in owners:
+            return _SEVERAL
         largest = max(sorted(owners), key=lambda number: self._arguments[number].size_bytes)
         layer = self._layer(largest)
         layers = map(self._layer, owners)

@@ -59,12 +59,10 @@ def folded_paths(root: ModuleNode) -> dict[str, str]:
 def _stands_for(folded: str, name: str) -> bool:
     """Return whether a name in the folded tree equals a name, or includes its layer."""
     several, one = _NUMBERED.fullmatch(folded), _NUMBERED.fullmatch(name)
-    if folded == name or several is None or several["folded"] is None:
-        return folded == name
-    if one is None or one["number"] is None or one["stem"] != several["stem"]:
-        return False
-    ranges = (run.split("..") for run in several["folded"][1:-1].split(","))
-    return any(int(run[0]) <= int(one["number"]) <= int(run[-1]) for run in ranges)
+    if several and several["folded"] and one and one["number"] and one["stem"] == several["stem"]:
+        ranges = (run.split("..") for run in several["folded"][1:-1].split(","))
+        return any(int(run[0]) <= int(one["number"]) <= int(run[-1]) for run in ranges)
+    return folded == name
 
 
 def family(name: str) -> str:
@@ -76,7 +74,7 @@ def family(name: str) -> str:
 def is_folded(name: str) -> bool:
     """Return whether a name stands for several layers that `fold_equal_siblings` has folded."""
     match = _NUMBERED.fullmatch(name)
-    return match is not None and match["folded"] is not None
+    return bool(match and match["folded"])
 
 
 def any_layer(path: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from report_builder import buffer, node
 
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import ModuleNode
-from memprof.reports.views.layers import fold_equal_siblings, folded_paths
+from memprof.reports.views.layers import any_layer, family, fold_equal_siblings, folded_paths, is_folded
 
 _KERNEL = (("kernel", (2, 2), "f32"),)
 
@@ -68,3 +69,37 @@ def test_every_path_has_a_place_in_the_folded_tree() -> None:
     assert paths["layers_3/mlp"] == "layers_{1,3,5,7}/mlp"
     assert paths["layers_4"] == "layers_{0,2,4,6}"
     assert len(paths) == 18
+
+
+def test_a_layer_has_its_place_among_siblings_with_similar_names() -> None:
+    names = ["Dense", "Dense_{3}", "Conv_1"]  # neither of them is one of the layers
+    wide = _dense("Dense_1", params=(("kernel", (2, 9), "f32"),))
+    layers = [_dense(f"Dense_{number}") for number in (0, 2, 3, 4, 6)]
+    paths = folded_paths(node("", (), children=(*layers, wide, *map(_dense, names))))
+    assert paths == {
+        "": "",
+        **{layer.path: "Dense_{0,2..4,6}" for layer in layers},
+        **{name: name for name in ("Dense_1", *names)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "siblings", "folded"),
+    [
+        ("layers_3", "layers", False),
+        ("Dense3", "Dense", False),
+        ("3", "", False),
+        ("layers_{0..11}", "layers", True),
+        ("{0,2..4}", "", True),
+        ("head", "", False),
+        ("conv2d", "", False),
+    ],
+)
+def test_a_name_tells_the_siblings_and_whether_it_stands_for_several(name: str, siblings: str, folded: bool) -> None:
+    assert (family(name), is_folded(name)) == (siblings, folded)
+
+
+def test_numbers_of_layers_in_a_path_become_one_star() -> None:
+    assert any_layer("layers_3/mlp") == any_layer("layers_11/mlp") == "layers_*/mlp"
+    assert any_layer("blocks/0") == "blocks/*"
+    assert any_layer("layers_0/conv2d/Dense3") == "layers_*/conv2d/Dense3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from measurements import GPU_RUN, MESH_RUN
+from measurements import CPU_RUN, GPU_RUN, MESH_RUN, OUT_OF_MEMORY_RUN
 from reports_data import REPORTS
 
 from memprof.analysis.comparison import compare
@@ -13,7 +13,7 @@ from memprof.analysis.records.measurement import PoolReading
 from memprof.reports.document import Bar, Cell, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.format import format_named
 from memprof.reports.options import RenderOptions
-from memprof.reports.views.measured import measured_blocks, operation_blocks
+from memprof.reports.views.measured import measured_blocks, measured_summary, operation_blocks
 
 
 def _facts(name: str) -> dict[str, tuple[str, ...]]:
@@ -102,17 +102,64 @@ def test_a_run_on_several_devices_says_how_far_they_are_apart() -> None:
 
 def test_a_run_on_a_cpu_says_what_its_number_is() -> None:
     facts = _facts("measured_on_cpu")
-    assert facts["resident"][0] == "1.00 MiB for arguments and steps (growth of the process)"
+    # 1 MiB and the 64 bytes of the arguments.
+    assert facts["resident"] == (
+        "1.00 MiB for arguments and steps (growth of the process)",
+        "predicted 260 B",
+        "difference +1.00 MiB (+403,223%)",
+    )
     assert not facts.keys() & {"peak", "allocator", "outside it", "utilization", "loss"}
 
 
-def test_a_step_that_ran_out_of_memory_says_what_it_asked_for() -> None:
-    *_, note = measured_blocks(REPORTS["out_of_memory"]())
-    assert note == Note(
-        tone=Tone.BAD,
-        text="Out of memory while running step 2 of 12: asked for 128 GiB, with 1.00 GiB of 60.0 GiB in use. The "
-        "compiled program takes 128 GiB; its parts are below.",
+def test_the_growth_of_a_process_with_several_devices_is_that_of_all() -> None:
+    assert CPU_RUN.resident is not None
+    report = REPORTS["measured_on_cpu"]()
+    devices = tuple(replace(each, pool=None) for each in MESH_RUN.devices)
+    resident = replace(CPU_RUN.resident, num_devices=4)
+    _, facts, note = measured_blocks(replace(report, measured=replace(CPU_RUN, resident=resident, devices=devices)))
+    assert isinstance(facts, Facts)
+    assert {fact.label: fact.values for fact in facts.facts}["resident"][:2] == (
+        "1.00 MiB for arguments and steps of 4 devices (growth of the process)",
+        "predicted 1.02 KiB",  # four times 260 bytes
     )
+    assert isinstance(note, Note)
+    assert note.text.endswith("plus the size of the arguments. The share of each device is unknown.")
+    *_, alone = measured_blocks(report)
+    assert isinstance(alone, Note)
+    assert alone.text.endswith("plus the size of the arguments.")
+
+
+def test_more_devices_than_sixteen_are_counted() -> None:
+    devices = tuple(replace(MESH_RUN.devices[0], device=f"cuda:{number:02}") for number in range(18))
+    report = replace(REPORTS["measured_on_gpu"](), measured=replace(MESH_RUN, devices=devices))
+    *_, table = measured_blocks(report)
+    assert isinstance(table, Table)
+    names = [_texts(row)[0] for row in table.rows]
+    assert names == [*(f"cuda:{number:02}" for number in range(16)), "(2 more)"]
+
+
+def test_a_step_that_ran_out_of_memory_says_what_it_asked_for() -> None:
+    report = REPORTS["out_of_memory"]()
+    *_, note = measured_blocks(report)
+    ended = "Out of memory while running step 2 of 12: asked for"
+    parts = "The compiled program takes 128 GiB; its parts are below."
+    assert note == Note(tone=Tone.BAD, text=f"{ended} 128 GiB, with 1.00 GiB of 60.0 GiB in use. {parts}")
+    assert measured_summary(report) == (note,)  # no step ended, so nothing else is known
+    assert OUT_OF_MEMORY_RUN.out_of_memory is not None
+    for unknown in ("in_use_bytes", "limit_bytes"):
+        end = replace(OUT_OF_MEMORY_RUN.out_of_memory, asked_bytes=None, **{unknown: None})
+        resident = replace(OUT_OF_MEMORY_RUN, out_of_memory=end, resident=CPU_RUN.resident)
+        *_, note = measured_blocks(replace(report, measured=resident))
+        assert note == Note(tone=Tone.BAD, text=f"{ended} more. {parts}")
+
+
+def test_a_summary_has_the_numbers_beside_the_prediction_and_no_others() -> None:
+    (facts,) = measured_summary(REPORTS["measured_on_gpu"]())
+    assert isinstance(facts, Facts)
+    every = _facts("measured_on_gpu")
+    expected = {"step time": (*every["step time"], *every["throughput"]), "peak": every["peak"]}
+    assert {fact.label: fact.values for fact in facts.facts} == expected
+    assert measured_summary(REPORTS["one_buffer"]()) == ()
 
 
 def test_a_comparison_has_columns_for_what_was_measured() -> None:

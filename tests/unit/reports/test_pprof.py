@@ -63,11 +63,11 @@ def _parsed(rendered: str | bytes) -> Any:
     return _profile_class().FromString(gzip.decompress(rendered))
 
 
-def _stacks(profile: Any) -> list[list[str]]:
-    """The names of the calls of each sample, outermost first."""
+def _stacks(profile: Any) -> list[list[tuple[str, str, int]]]:
+    """The calls of each sample, outermost first: function, file and line."""
     texts = profile.string_table
-    names = {each.id: texts[each.name] for each in profile.function}
-    calls = {each.id: names[each.line[0].function_id] for each in profile.location}
+    functions = {each.id: (texts[each.name], texts[each.filename]) for each in profile.function}
+    calls = {each.id: (*functions[each.line[0].function_id], each.line[0].line) for each in profile.location}
     return [[calls[number] for number in reversed(sample.location_id)] for sample in profile.sample]
 
 
@@ -93,12 +93,10 @@ def test_sums_are_those_of_the_live_peak(make: Any) -> None:
 def test_a_sample_has_its_stack_innermost_first_and_labels() -> None:
     profile = _read(stacked())
     texts = profile.string_table
-    functions = {each.id: (texts[each.name], texts[each.filename]) for each in profile.function}
-    lines = {each.id: (*functions[each.line[0].function_id], each.line[0].line) for each in profile.location}
     sample = profile.sample[0]
-    calls = [lines[number] for number in sample.location_id]
-    assert calls[0][0] == "dot"
-    assert calls[-1] == ("step", "/home/me/project/train.py", 30)
+    calls = _stacks(profile)[0]
+    assert calls[-1] == ("dot", "", 0)
+    assert calls[0] == ("step", "/home/me/project/train.py", 30)
     labels = {texts[each.key]: texts[each.str] for each in sample.label}
     assert labels["category"] == "activations"
     assert labels["module"] == "layers_0/attention"
@@ -112,7 +110,7 @@ def test_of_several_reports_each_has_its_name_around_its_stacks() -> None:
     both = _parsed(FORMAT.render_comparison(compare([one, two], baseline=one.label), RenderOptions()))
     alone = [*_stacks(_read(one)), *_stacks(_read(two))]
     labels = [one.label] * len(one.buffers) + ["other"] * len(two.buffers)
-    assert _stacks(both) == [[label, *stack] for label, stack in zip(labels, alone, strict=True)]
+    assert _stacks(both) == [[(label, "", 0), *stack] for label, stack in zip(labels, alone, strict=True)]
     about = [both.string_table[number] for number in both.comment]
     assert [text.partition(": ")[2] for text in about] == [
         f"live peak of {one.label} on {one.target.name}",
@@ -124,4 +122,7 @@ def test_of_several_reports_each_has_its_name_around_its_stacks() -> None:
 def test_a_buffer_without_a_stack_lies_in_its_modules() -> None:
     inner = buffer((4,), "f32", Category.ACTIVATIONS, module="layers_0/mlp", op="jit(step)/layers_0/mlp/dot")
     nameless = replace(buffer((4,), "f32", Category.BATCH), name="")
-    assert _stacks(_read(report([inner, nameless]))) == [["layers_0", "mlp", "dot"], ["(no name)"]]
+    assert _stacks(_read(report([inner, nameless]))) == [
+        [("layers_0", "", 0), ("mlp", "", 0), ("dot", "", 0)],
+        [("(no name)", "", 0)],
+    ]

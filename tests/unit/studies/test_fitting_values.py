@@ -13,12 +13,13 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
+from memprof.analysis.records.pressure import Pressure
 from memprof.errors import MemprofError
 from memprof.sources.jax.processes.task import Task
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
-from memprof.studies.fit.results import FitResult
+from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import NothingFitsError
 from memprof.studies.fit.value import FitRequest, check_fit
 from memprof.studies.subject import find_subject, request_digest
@@ -129,6 +130,33 @@ def test_the_search_begins_at_a_multiple_of_the_step(
     assert (result.value, result.next_value, result.step) == (48, 52, 4)
     assert result.step_reason == "accum4 splits the batch into 4 equal parts"
     assert result.techniques == ("accum4",)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "step", "added"),
+    [
+        ((8, 1000), 500, 1, [504, 256, 380, 442, 473, 488]),  # six halvings and no more
+        ((8, 20), 10, 4, [12]),
+        ((30, 36), 31, 4, [34]),  # the own value is no multiple
+        ((8, 12), 10, 4, []),
+        ((8, 1000), 2000, 1, []),
+    ],
+)
+def test_the_start_of_recomputation_is_narrowed_down(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[int, ...], limit: int, step: int, added: list[int]
+) -> None:
+    pressure = Pressure(planned_bytes=1, recomputed_values=1, recomputed_flops=1, footprint_without_limit_bytes=None)
+
+    def compile_it(value: int) -> None:
+        pressed = pressure if value > limit else None
+        compiles.trials.append(Trial(value=value, footprint_bytes=1, seconds=0.0, needed_bytes=1, pressure=pressed))
+
+    compiles = fits._Compiles(_request(), progress=print, keep=lambda *kept: None)
+    monkeypatch.setattr(compiles, "add", compile_it)
+    for value in values:
+        compile_it(value)
+    fits._narrow_recomputing(compiles, step=step)
+    assert [trial.value for trial in compiles.trials] == [*values, *added]
 
 
 def test_multiples_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from memprof.analysis.records.categories import Role
 V = f32(4)
 STACK = f32(8, 4)
 FORWARD = "jit(step)/jvp()/mul"
+BACKWARD = "jit(step)/transpose(jvp())/mul"
 
 
 class _Blocks(Step):
@@ -60,6 +61,40 @@ def test_a_value_belongs_to_the_smallest_module_that_holds_its_maker_and_its_use
         "sum1": "",
         "loss": "",
     }
+
+
+class _Layers(Step):
+    """A module `a` of two layers and a module `b`; the first layer makes `h`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = self.argument("x", Role.BATCH, V)
+        self.up, self.down, self.b = (self.argument(f"m.{path}.w", Role.PARAMS, V) for path in ("a.up", "a.down", "b"))
+        self.h = self.op("h", "multiply", V, [self.x, self.up], FORWARD)
+
+
+def test_users_in_the_backward_pass_count_only_if_the_forward_pass_has_none() -> None:
+    step = _Layers()
+    kept, late = (step.op(name, "tanh", V, [step.h], FORWARD) for name in ("kept", "late"))
+    step.op("y", "multiply", V, [kept, step.down], FORWARD)
+    step.op("of_kept", "multiply", V, [kept, step.b], BACKWARD)
+    between = step.op("between", "tanh", V, [step.op("of_late", "multiply", V, [late, step.down], BACKWARD)], BACKWARD)
+    step.op("dx", "multiply", V, [between, step.b], BACKWARD)
+    found = values(step)
+    modules = [found[name].module for name in ("kept", "late", "of_kept", "of_late", "between")]
+    assert modules == ["a", "a", "b", "a/down", ""]
+
+
+def test_an_operation_that_the_compiler_inserts_belongs_to_its_data_unless_that_lies_between_modules() -> None:
+    step = _Layers()
+    of_layer = step.op("of_layer", "negate", V, [step.h])
+    act = step.op("act", "tanh", V, [step.h], FORWARD)
+    of_act = step.op("of_act", "negate", V, [act])
+    for number, read in enumerate((step.h, of_layer, of_act)):
+        step.op(f"y{number}", "multiply", V, [read, step.b], FORWARD)
+    found = values(step)
+    modules = [found[name].module for name in ("h", "of_layer", "act", "of_act")]
+    assert modules == ["a/up", "a/up", "", ""]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hlo import Step, values
-from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array, f32, tuple_of
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, Shape, array, f32, tuple_of
 
 from memprof.analysis.attribution.dataflow import ROLE_ORIGIN, Origin, Use
 from memprof.analysis.attribution.values import Value
@@ -288,6 +288,47 @@ def test_a_stack_is_told_through_conversions_and_not_through_work(between: str, 
     assert values(step)["pushed"].op_name == names[teller]
 
 
+def test_an_operation_that_the_compiler_adds_has_the_name_of_its_reader_rather_than_of_what_it_reads() -> None:
+    step = _Net()
+    h = step.op("h", "multiply", V, [step.a, step.x], "jit(step)/jvp(Net)/a/mul")
+    added = step.op("added", "negate", V, [h], UNNAMED)
+    step.op("y", "multiply", V, [added, step.b], "jit(step)/jvp(Net)/b/mul")
+    assert values(step)["added"].op_name == "jit(step)/jvp(Net)/b/mul"
+
+
+def test_a_copy_of_one_result_of_a_fusion_is_named_after_the_operation_that_makes_that_result() -> None:
+    step = _Net()
+    names = "jit(step)/jvp(Net)/a/mul", "jit(step)/jvp(Net)/b/neg"
+    fusion = _fusion(step, "", *names)
+    for number in range(2):
+        step.op(f"copy{number}", "copy", V, [step.element(fusion, number)], UNNAMED)
+    found = values(step)
+    assert [found[f"copy{number}"].op_name for number in range(2)] == list(names)
+
+
+def test_each_value_of_a_fused_tuple_of_tuples_is_named_after_its_own_operation() -> None:
+    step = _Net()
+    fused = step.computation("fused", fused=True)
+    p = fused.parameter(V)
+    names = [f"jit(step)/jvp(Net)/{part}/neg" for part in "abc"]
+    parts = [fused.op(f"part{number}", "negate", V, [p], name) for number, name in enumerate(names)]
+    fused.tuple(fused.tuple(*parts[:2]), parts[2])
+    step.op("fusion", "fusion", tuple_of(tuple_of(V, V), V), [step.x], called=[fused])
+    found = values(step)
+    assert [found[f"fusion{{{index}}}"].op_name for index in ("0,0", "0,1", "1")] == names
+
+
+@pytest.mark.parametrize(("extra", "shape", "padding"), [(64, V, 64), (0, V, 0), (-8, V, 0), (64, f32(0), 0)])
+def test_padding_is_the_memory_beyond_the_elements(extra: int, shape: Shape, padding: int) -> None:
+    step = _Net()
+    step.op("h", "iota", shape, [], FORWARD)
+    proto = step.proto()
+    (temp,) = (each for each in proto.buffer_assignment.buffer_allocations if not each.is_entry_computation_parameter)
+    for each in (temp, temp.assigned[0], proto.buffer_assignment.logical_buffers[-1]):
+        each.size += extra
+    assert values(step, proto)["h"].padding_bytes == padding
+
+
 # Modules
 
 
@@ -315,6 +356,32 @@ def test_the_scope_of_the_whole_network_is_no_module() -> None:
     step.op("drop", "multiply", V, [relu, relu], "jit(predict)/Net/dropout_0/mul")
     step.op("da", "multiply", V, [h, h], "jit(step)/transpose(jvp(Net))/a/mul")
     assert _modules(step, "h", "relu", "drop") == ["a", "", "dropout_0"]
+
+
+def test_values_of_two_scopes_that_share_memory_keep_their_own_scope() -> None:
+    step = _Net()
+    step.op("h", "multiply", V, [step.a, step.x], "jit(step)/jvp(Net)/a/mul")
+    index = step.op("index", "constant", array("s32"))
+    drawn = step.op("drawn", "iota", f32(8), [], "jit(step)/jvp(Net)/dropout_0/iota")
+    name = "jit(step)/jvp(Net)/dropout_1/dynamic_update_slice"
+    step.op("written", "dynamic-update-slice", f32(8), [drawn, step.x, index], name, shares=drawn)
+    assert _modules(step, "drawn", "written") == ["dropout_0", "dropout_1"]
+
+
+def test_an_operation_without_a_name_has_the_scope_of_the_one_that_it_is_made_for() -> None:
+    step = _Net()
+    step.op("h", "multiply", V, [step.a, step.x], "jit(step)/jvp(Net)/a/mul")
+    chosen = step.op("chosen", "select", V, [step.x, step.x], UNNAMED)
+    step.op("pooled", "dot", V, [chosen, step.x], "jit(step)/jvp(Net)/pool_0/dot_general")
+    assert _modules(step, "chosen", "pooled") == ["pool_0", "pool_0"]
+
+
+def test_a_named_view_is_not_the_operation_that_makes_the_data() -> None:
+    step = _Net()
+    h = step.op("h", "multiply", V, [step.a, step.x], "jit(step)/jvp(Net)/a/mul")
+    view = step.op("view", "bitcast", V, [h], "jit(step)/jvp(Net)/b/reshape")
+    step.op("copy", "copy", V, [view], UNNAMED)
+    assert values(step)["copy"].op_name == "jit(step)/jvp(Net)/a/mul"
 
 
 def test_where_names_tell_modules_what_only_moves_data_belongs_to_the_module_of_the_data() -> None:
