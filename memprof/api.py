@@ -273,7 +273,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The memory of a server, and the tokens of cache that fit beside its programs.
+    """The memory of a server, and the cached tokens that fit beside its programs.
 
     Attributes:
         plan: the same facts, as records.

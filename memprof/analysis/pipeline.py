@@ -77,7 +77,7 @@ def analyze(
     with _reading(capture):
         if capture.trace is not None:
             return analyze_trace(capture)
-        parts = _look_into(capture, decoded or decode_capture(capture))
+        parts = _parts_of(capture, decoded or decode_capture(capture))
         return _report(_with_pool(capture, pool), parts, started, with_order=with_order)
 
 
@@ -100,7 +100,7 @@ def analyze_peak(
     if capture.trace is not None:
         raise MemprofError(f"{capture.label} is a trace, but only a compiled program shows why a buffer is live")
     with _reading(capture):
-        parts = _look_into(capture, decode_capture(capture))
+        parts = _parts_of(capture, decode_capture(capture))
         report = _report(_with_pool(capture, pool), parts, started, with_order=True)
         named = buffers_named(report.buffers, name)
         if not named:
@@ -141,7 +141,7 @@ class _Parts:
         return self.peak.why(self.values, self.sources, buffers)
 
 
-def _look_into(capture: Capture, decoded: Decoded) -> _Parts:
+def _parts_of(capture: Capture, decoded: Decoded) -> _Parts:
     program, table = decoded.program, decoded.table
     check_shapes(capture, program, table)
     params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
@@ -234,7 +234,7 @@ def _find_pressure(capture: Capture, decoded: Decoded, *, with_order: bool) -> t
         replay=capture.replay_without_limit,
         replay_without_limit=None,
     )
-    report = _report(unlimited, _look_into(unlimited, other), started, with_order=with_order)
+    report = _report(unlimited, _parts_of(unlimited, other), started, with_order=with_order)
     return replace(pressure, footprint_without_limit_bytes=report.footprint_bytes), report
 
 

@@ -54,8 +54,8 @@ def advise(
     Each change comes with its code.
 
     If a step is given, memprof compiles the changes that it can make itself (donation, checkpoints, options of XLA,
-    techniques), so their savings are exact. A saving "up to" is an upper bound. Every saving of a capture is one,
-    until its step was given to this command. The files of the step stay as they are.
+    techniques), so their savings are exact. "up to" marks an upper bound. For a capture, every saving is an upper bound
+    until this command has compiled the changes of its step. The files of the step do not change.
 
         memprof advise train.py:step_spec --target a100-40gb
 

@@ -31,7 +31,7 @@ from memprof.version import __version__
 app = typer.Typer(
     name="memprof",
     cls=Commands,
-    help="Account for every byte of a JAX training step's device memory, for any GPU, without having one.",
+    help="Account for every byte of a JAX training step's device memory, for any GPU, without needing one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

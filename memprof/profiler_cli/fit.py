@@ -38,8 +38,8 @@ _Vary = Annotated[
     str | None,
     typer.Option(
         "--vary",
-        help="The integer field to vary; by default batch_size. devices: find the smallest mesh on which the step "
-        "fits.",
+        help="The integer field to vary; by default batch_size. `devices` finds the smallest mesh on which the "
+        "step fits.",
         metavar="FIELD",
     ),
 ]
@@ -48,7 +48,7 @@ _Against = Annotated[
     typer.Option(
         "--against",
         help="Find the largest value for each value of another field, FIELD=1024,4096. Without values: from a "
-        "quarter to four times its own value.",
+        "quarter to four times its current value.",
         metavar="FIELD",
     ),
 ]
@@ -123,7 +123,7 @@ def fit(
         memprof fit transformer -t fsdp --set batch_size=64 --vary devices
         memprof fit decoder --phase decode -t bf16-params --against context_len=2048,8192
 
-    With auto the batch stays as given, and memprof finds the cheapest techniques that make it fit.
+    With `--techniques auto`, memprof keeps the batch and finds the cheapest techniques that make it fit.
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """

@@ -115,8 +115,8 @@ def print_report(report: Report, show: Rendering) -> None:
     _put(show.format.render_report(report, options), show)
 
 
-def is_told_by_another(capture: Capture) -> bool:
-    """Whether the first process of the job reports on a run, and not this one, which then says so.
+def reported_by_process_zero(capture: Capture) -> bool:
+    """Whether process 0 of a job reports the run in place of this process, which then says so.
 
     Raises:
         typer.Exit: this process has run out of memory.

@@ -17,7 +17,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.endings import capture_or_report
-from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
+from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering, reported_by_process_zero
 
 if TYPE_CHECKING:
     from memprof.analysis.hlo.decoded import FreshCapture
@@ -133,7 +133,7 @@ def run(
     with stages(f"{label} {techniques}".rstrip()) as stage:
         fresh = make(progress=stage)
         capture = fresh.capture
-        if is_told_by_another(capture):
+        if reported_by_process_zero(capture):
             return
         if not source:
             capture = without_source(capture)

@@ -43,7 +43,7 @@ def serve_plan(
     force: options.Force = False,
     shown: options.ShownOptions,
 ) -> None:
-    """Plan a server: tokens of cache that fit beside its programs.
+    """Plan a server: the cached tokens that fit beside its programs.
 
     Every program is compiled, but not run. Weights and caches that they share count once; of the memory that
     each needs while it runs, only the largest counts.

@@ -11,7 +11,7 @@ from memprof.files import as_argument
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
+from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering, reported_by_process_zero
 from memprof.profiler_cli.viewer import check_can_view, view
 
 _DEFAULT_STEPS = 10
@@ -78,7 +78,7 @@ def trace(
                 ),
                 progress=stage,
             )
-            if is_told_by_another(fresh.capture):
+            if reported_by_process_zero(fresh.capture):
                 return
         else:
             fresh = compile_in_child(task, progress=stage)

@@ -88,13 +88,13 @@ class AliasSets:
         return self._group[first : first + len(instruction.shape.leaves)]
 
     def _join_in_place_updates(
-        self, lying: Iterable[tuple[LogicalBuffer, int]], updates: Sequence[Instruction]
+        self, buffers: Iterable[tuple[LogicalBuffer, int]], updates: Sequence[Instruction]
     ) -> None:
-        """Args: lying: the logical buffers, with the position of each."""
+        """Args: buffers: the logical buffers, with the position of each."""
         instructions = self._program.instructions
         pairs = [(instructions[each.operands[0]].first_position, each.first_position) for each in updates]
         places: dict[int, set[tuple[int, int]]] = {self._find(each): set() for pair in pairs for each in pair}
-        for buffer, position in lying:
+        for buffer, position in buffers:
             root = self._find(position)
             if root in places:
                 places[root].add((buffer.allocation, buffer.offset))

@@ -166,8 +166,8 @@ class _Neighbours:
         if maker is None:
             return _UNKNOWN if argument is None else Neighbour(name="", op=argument.path, source="", role="argument")
         instruction = self._program.instructions[maker]
-        telling = self._product(instruction) or self._values.maker_in(maker, found[maker])
-        return self._neighbour(instruction, telling)
+        inner = self._product(instruction) or self._values.maker_in(maker, found[maker])
+        return self._neighbour(instruction, inner)
 
     def consumer(self, index: int) -> Neighbour:
         """Return the next operation after a copy that reads it, preferably one with a matrix product."""
@@ -222,15 +222,15 @@ class _Neighbours:
             return next((each for each in _inside(self._program, instruction) if each.product is not None), None)
         return instruction if instruction.product is not None else None
 
-    def _neighbour(self, instruction: Instruction, telling: Instruction) -> Neighbour:
-        """Args: telling: its most informative inner operation."""
-        if not telling.op_name and instruction.opcode == "fusion":
+    def _neighbour(self, instruction: Instruction, inner: Instruction) -> Neighbour:
+        """Args: inner: its most informative inner operation."""
+        if not inner.op_name and instruction.opcode == "fusion":
             named = [each for each in _inside(self._program, instruction) if each.op_name]
-            telling = instruction if instruction.op_name or not named else named[-1]
+            inner = instruction if instruction.op_name or not named else named[-1]
         return Neighbour(
             name=instruction.name,
-            op=telling.op_name,
-            source=self._sources.lines(telling).user,
+            op=inner.op_name,
+            source=self._sources.lines(inner).user,
             role="constant" if instruction.opcode == "constant" else "operation",
         )
 

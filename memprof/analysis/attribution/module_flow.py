@@ -274,7 +274,7 @@ class ModuleFlow:
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
             return reduce(_common, parts) if parts else "", _BY_OWNER
         if self._sources and any(group in self._caches for group in operation.outputs):
-            # Whatever layer makes the keys and values, the code that stores them has the cache.
+            # The cache belongs to the code that stores keys and values, whichever layer makes them.
             return self._made_between(
                 self._sources, instruction, [group for _, group in operation.inputs], operation.outputs
             )

@@ -127,7 +127,7 @@ class Owners:
         return keys[len(self._paths.root(keys)) : -1]
 
     def _mirrored(self, mirrors: Mapping[int, Mirror]) -> dict[int, str]:
-        """Return the modules of leaves whose paths fit several parameters: those beside them in most updates.
+        """Return the modules of leaves whose paths fit several parameters, by the parameters read beside them.
 
         If the updates do not decide, the path may: `agent.critic.target_params['Dense_0']` names `critic`.
         """

@@ -84,7 +84,7 @@ def find_patterns(
     )
 
 
-class _Is(IntEnum):
+class _AttentionPart(IntEnum):
     """The part of a value in attention, as bits of a set."""
 
     SCORES = 1  # a product of two values, or made from one element by element
@@ -129,9 +129,9 @@ def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool
     for step in steps.all:
         if step.opcode in _PRODUCTS and _is_product(step):
             of_data = [group for number, group in step.inputs if number < 2 and _depends_on_data(steps, group)]
-            is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else 0
+            is_now = _AttentionPart.SCORES if len(of_data) == 2 and not step.is_backward else 0
             if is_now:
-                confirmed.update(group for group in of_data if known.get(group, 0) & _Is.WEIGHTS)
+                confirmed.update(group for group in of_data if known.get(group, 0) & _AttentionPart.WEIGHTS)
         else:
             inputs = {number: known[group] for number, group in step.inputs if group in known}
             is_now = _made(step, inputs) if inputs else 0
@@ -157,20 +157,20 @@ def _made(step: Step, inputs: dict[int, int]) -> int:
     for each in inputs.values():
         both |= each
     if step.opcode == "exponential":
-        return _Is.EXPONENTIAL if first & _Is.SCORES else 0
+        return _AttentionPart.EXPONENTIAL if first & _AttentionPart.SCORES else 0
     if step.opcode == "reduce":
-        return _Is.SUM if first & (_Is.EXPONENTIAL | _Is.SUM) else 0
+        return _AttentionPart.SUM if first & (_AttentionPart.EXPONENTIAL | _AttentionPart.SUM) else 0
     if step.opcode == "broadcast":
-        return first & _Is.SUM
+        return first & _AttentionPart.SUM
     if step.opcode in _MOVING or step.opcode in ("dynamic-slice", "dynamic-update-slice"):
         return both
     if not step.is_elementwise:
         return 0
-    kept = both & (_Is.SCORES | _Is.WEIGHTS | _Is.SUM)
-    if step.opcode == "divide" and first & _Is.EXPONENTIAL and second & _Is.SUM:
-        return kept | _Is.WEIGHTS
-    if step.opcode == "multiply" and both & _Is.EXPONENTIAL and both & _Is.SUM:
-        return kept | _Is.WEIGHTS  # times the reciprocal of the sum
+    kept = both & (_AttentionPart.SCORES | _AttentionPart.WEIGHTS | _AttentionPart.SUM)
+    if step.opcode == "divide" and first & _AttentionPart.EXPONENTIAL and second & _AttentionPart.SUM:
+        return kept | _AttentionPart.WEIGHTS
+    if step.opcode == "multiply" and both & _AttentionPart.EXPONENTIAL and both & _AttentionPart.SUM:
+        return kept | _AttentionPart.WEIGHTS  # times the reciprocal of the sum
     return kept
 
 

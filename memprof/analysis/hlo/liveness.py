@@ -8,8 +8,8 @@ the ALLOC):
     SHARE_WITH b of c  increment c's count; if it was 0, its bytes become live again
     FREE b             decrement the count of b's canonical; at 0 its bytes die
 
-The maximum of this replay equals the compiler's peak byte for byte. A replay that ignores
-SHARE_WITH is 6 to 10% too low.
+The maximum of this replay equals the compiler's peak, byte for byte. A replay that ignores SHARE_WITH is 6 to 10% too
+low.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def check_assignment(
                 raise _broken(f"allocation {allocation.index} does not hold the parameter that it belongs to")
         for buffer_id, offset, placed_bytes in assigned:
             if not 0 <= offset <= offset + placed_bytes <= size_bytes:
-                raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
+                raise _broken(f"allocation {allocation.index} is smaller than one of its buffers")
             if buffer_id in placed:
                 raise _broken("one of its logical buffers lies in two places")
             placed[buffer_id] = placed_bytes
@@ -187,7 +187,7 @@ def _check_buffer(
 
 def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
     name, instructions = computation.name, program.instructions
-    _require(owner[computation.root] == number, f"the root of {name} is not in it")
+    _require(owner[computation.root] == number, f"{name} does not contain its root")
     numbers = [instructions[index].parameter_number for index in computation.parameters]
     _require(numbers == list(range(len(numbers))), f"the parameters of {name} are not numbered from 0 on")
     seen: set[int] = set()

@@ -179,8 +179,8 @@ def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Me
     """Convert our peak to the compiler's definition.
 
     The compiler's peak also includes arguments and results in host memory. If there are several traces, in any memory,
-    it uses only the highest one. So if the host holds more of the step's temporaries than the
-    device, it uses the host's trace, and if there are two kinds of device memory, which we add up, it omits one.
+    it uses only the highest one. So it uses the host's trace if the host holds more temporaries than the device. Of two
+    kinds of device memory, which we add up, it omits one.
 
     Raises:
         InternalError: our sum is less than the peak of one kind of device memory, or more than the sum of all peaks.

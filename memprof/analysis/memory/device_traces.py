@@ -25,9 +25,9 @@ class DeviceTrace:
     """One trace with the times of its events.
 
     Attributes:
-        liveness: the replayed trace. Its peak is its content when all traces together hold the most.
+        liveness: the replayed trace; its peak is at the moment when all traces together hold most.
         positions: the position of each event in program order, and of the end.
-        moments: finer times: the index of each event in the merged sequence of all traces' events.
+        moments: the index of each event in the merged sequence of all traces' events.
     """
 
     liveness: Liveness
@@ -36,7 +36,7 @@ class DeviceTrace:
 
     @property
     def peak_position(self) -> int:
-        """The position at which it reaches its content at the peak."""
+        """The position of its peak."""
         event = self.liveness.peak_event
         return -1 if event < 0 else self.positions[event]
 

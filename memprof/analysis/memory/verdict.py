@@ -181,7 +181,7 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
             short_bytes=0,
             sentence=f"{footprint}; {target.name} has {amount}",
         )
-    assert target.memory_bytes is not None  # it decides on the size of the pool
+    assert target.memory_bytes is not None  # otherwise the pool has no size
     pool = _Pool(
         target=target,
         settings=settings,

@@ -31,12 +31,12 @@ class FusedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrolled:
-    """Loops over layers run without a loop, where an argument holds one array for each layer (`memprof.in_layers`)."""
+    """Layers run one after another, without a loop, if an argument has one array for each (`memprof.in_layers`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowSums:
-    """Loops hold their float32 sums of arrays, such as those of gradients, in bfloat16 between turns."""
+    """Loops hold their float32 sums of arrays, such as those of gradients, in bfloat16 between iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

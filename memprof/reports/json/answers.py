@@ -238,20 +238,18 @@ class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempr
     target: str
     budget_bytes: Size
     fits: Annotated[bool, about("Whether a compiled choice is within the budget.")]
-    footprint_bytes: Annotated[
-        Size, about("Of the plan; where none is within the budget, the smallest that was found.")
-    ]
+    footprint_bytes: Annotated[Size, about("Of the plan; if none is within the budget, of the smallest compile.")]
     recomputed_flops: Annotated[int, Meta(ge=0), about("Of the plan, in one step.")]
-    num_compiles: Annotated[int, Meta(ge=1), about("With that of the step as it is.")]
-    num_blocks: Annotated[int, Meta(ge=0), about("The layers or turns of loops that a checkpoint goes around.")]
+    num_compiles: Annotated[int, Meta(ge=1), about("Including that of the unchanged step.")]
+    num_blocks: Annotated[int, Meta(ge=0), about("The layers or loop iterations under a checkpoint.")]
     code: Annotated[str, about("The policy to paste; empty if the step fits as it is, or no choice is enough.")]
     repeats: Annotated[
         dict[str, int],
-        about("How many collectives and random numbers the plan computes again in a step, by JAX's primitive."),
+        about("Numbers of collectives and random numbers that the plan recomputes in a step, by JAX's primitive."),
     ]
     curve: Annotated[
         tuple[PlanPointJson, ...],
-        about("Compiles that no other equals or beats in all three, largest footprint first."),
+        about("Pareto-optimal compiles in memory, FLOPs and time, largest footprint first."),
     ]
 
 

@@ -17,12 +17,13 @@ _CAUTION = (
 def plan_document(plan: CheckpointPlan) -> Document:
     """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
     num_compiles = len(plan.points)
+    has_checkpoints = any(point.checkpoints is not None for point in plan.points)
     unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
     facts = {
         "target": (plan.target.name,),
         "budget": exact_size(plan.budget_bytes),
         "changes": [each.rule for each in plan.changes],
-        "checkpoints": (f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",),
+        "checkpoints": (f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",) if has_checkpoints else (),
     }
     return Document(
         blocks=(
@@ -40,7 +41,7 @@ def _answer(plan: CheckpointPlan) -> str:
     if plan.best is None:
         least = min(point.footprint_bytes for point in plan.points)
         return (
-            f"No checkpoints bring the footprint to {format_bytes(plan.budget_bytes)}: the smallest is "
+            f"No checkpoint policy brings the footprint to {format_bytes(plan.budget_bytes)}: the smallest is "
             f"{format_bytes(least)}"
         )
     size = format_bytes(plan.best.footprint_bytes)
@@ -53,8 +54,8 @@ def _answer(plan: CheckpointPlan) -> str:
 def _repeats(plan: CheckpointPlan) -> str:
     names = ", ".join(f"{name} ({count:,} times)" for name, count in sorted(plan.repeats.items()))
     return (
-        f"The plan also recomputes {names}. A recomputed collective takes its time twice; recomputed random numbers are"
-        " equal, because their key is."
+        f"The plan also recomputes {names}. A recomputed collective runs twice; recomputed random numbers are the same,"
+        " because their key is."
     )
 
 
@@ -83,5 +84,5 @@ def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
     """Describe how many blocks have which checkpoint, if the blocks differ."""
     if point.checkpoints is None or point.checkpoints.num_first is None:
         return ""
-    rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another one"
+    rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another policy"
     return f", {rest} around the last {plan.num_blocks - point.checkpoints.num_first}"

@@ -1,4 +1,4 @@
-"""An absent GPU for an unmodified script: the answers of `torch.cuda`, and the places of tensors.
+"""An absent GPU for an unmodified script: the results of `torch.cuda`, and the places of tensors.
 
 `ScriptTracer` knows the place of each tensor. Here `.device`, `.to`, `.cuda` and `.cpu` follow it, `torch.cuda` answers
 as if the target were in this machine, and data loaders read their data in this process. Valid for PyTorch 2.13.

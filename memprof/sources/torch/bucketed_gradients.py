@@ -47,7 +47,7 @@ class GradientBuckets:
                 hook.remove()
 
     def begin_forward(self) -> None:
-        """Do what `DistributedDataParallel` does before a forward pass.
+        """Make the buckets again after the first backward pass, and broadcast the network's buffers.
 
         Raises:
             MemprofError: the first backward pass left out a parameter, which `DistributedDataParallel` refuses.
@@ -62,7 +62,7 @@ class GradientBuckets:
             self._is_rebuilt = True
             self._buckets.clear()
             self._allocate([*self._ready], [_DEFAULT_FIRST_BUCKET_BYTES, _BUCKET_BYTES])
-        flat: list[torch.Tensor] = []  # the buffers are broadcast from flat copies, two of them at a time
+        flat: list[torch.Tensor] = []  # broadcast from flat copies, of which two exist at a time
         with self._tracer.communicating("ddp.broadcast"):
             for part in _divided([*self._network.buffers()], [_BROADCAST_BYTES]):
                 flat = [*flat[-1:], _flat(part)]

@@ -71,13 +71,11 @@ def claim(facts: Facts) -> Claim:
 
 _FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)
 _RULES = (
-    _Rule(
-        "gradient", Category.GRADIENTS, "it is, or is added to, a parameter's .grad", lambda facts: facts.is_gradient
-    ),
+    _Rule("gradient", Category.GRADIENTS, "a parameter's .grad, or added to one", lambda facts: facts.is_gradient),
     _Rule(
         "gathered parameter",
         Category.GATHERED_PARAMS,
-        "parameters of which other devices have sent a part",
+        "parameters, partly received from other devices",
         lambda facts: facts.communicates is Category.GATHERED_PARAMS,
     ),
     _Rule(
@@ -89,25 +87,25 @@ _RULES = (
     _Rule(
         "held before the step",
         Category.OTHER_STATE,
-        "it exists before the first step",
+        "exists before the first step",
         lambda facts: facts.phase is Phase.ARGUMENT,
     ),
     _Rule(
         "parameter copy",
         Category.PARAM_COPIES,
-        "it depends only on parameters",
+        "depends only on parameters",
         lambda facts: facts.phase in _FORWARD and facts.depends is Depends.PARAMS,
     ),
     _Rule(
         "constant",
         Category.CONSTANTS,
-        "it depends on no tensor",
+        "depends on no tensor",
         lambda facts: facts.phase in _FORWARD and facts.depends is Depends.NOTHING,
     ),
     _Rule(
         "recomputed",
         Category.RECOMPUTED,
-        "a checkpoint evaluates it again in the backward pass",
+        "a checkpoint recomputes it in the backward pass",
         lambda facts: facts.phase is Phase.RECOMPUTE,
     ),
     _Rule(
@@ -131,7 +129,7 @@ _RULES = (
     _Rule(
         "cotangent",
         Category.COTANGENTS,
-        "made in the backward pass, and no parameter's gradient",
+        "made in the backward pass, not the gradient of a parameter",
         lambda facts: facts.phase is Phase.BACKWARD,
     ),
     _Rule("update temporary", Category.UPDATE_TEMPS, "made in the update", lambda facts: facts.phase is Phase.UPDATE),

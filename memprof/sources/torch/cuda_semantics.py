@@ -312,7 +312,7 @@ def run_backward(
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _as_ever(operation: Any, *args: Any, **kwargs: Any) -> Any:
+def _composite(operation: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a composite operation as PyTorch defines it for all devices."""
     return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
@@ -320,14 +320,14 @@ def _as_ever(operation: Any, *args: Any, **kwargs: Any) -> Any:
 def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if train and 0 < p < 1 and tensor.numel():
         return torch.native_dropout(tensor, p, True)[0]
-    return _as_ever(_aten.dropout.default, tensor, p, train)
+    return _composite(_aten.dropout.default, tensor, p, train)
 
 
 def _fused_softmax(operation: Any, kernel: Any) -> Callable[..., Any]:
     def function(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         if _is_fused(tensor, dtype):
             return kernel(tensor, dim, True)
-        return _as_ever(operation, tensor, dim, dtype)
+        return _composite(operation, tensor, dim, dtype)
 
     return function
 
@@ -344,7 +344,7 @@ def _attention(
     """Call the kernel that CUDA prefers: flash for 16-bit types without a mask, else the memory-efficient one."""
     if others.get("enable_gqa") or query.dim() != 4:
         operation = _aten.scaled_dot_product_attention.default
-        return _as_ever(operation, query, key, value, attn_mask, dropout_p, is_causal, **others)
+        return _composite(operation, query, key, value, attn_mask, dropout_p, is_causal, **others)
     scale = others.get("scale")
     if query.dtype is torch.float32 or attn_mask is not None:
         if attn_mask is not None and attn_mask.dtype is torch.bool:

@@ -66,7 +66,7 @@ class Owners:
         return [self._own(tensor, path, role) for tensor, path, role in self._kept()]
 
     def find_averages(self) -> None:
-        """Give parameters that no optimizer updates, but other parameters are written into, the role of other state.
+        """Give the role of other state to parameters that others are written into and no optimizer updates.
 
         These are averages of a model's weights, and target and teacher networks.
         """

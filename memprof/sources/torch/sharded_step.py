@@ -1,8 +1,8 @@
-"""FSDP2 (`fully_shard`) on a process group of devices that do not exist.
+"""FSDP2 (`fully_shard`) on a process group of absent devices.
 
 PyTorch's own code runs: each entry of a `ModuleList` is a group of parameters, and the rest of the model is one more.
-The collectives are those of PyTorch's fake process group, which sends nothing, so the trace is that of one device. The
-flat buffers, the gathered parameters and their release are what that code allocates.
+The collectives are those of PyTorch's fake process group, which sends nothing, so the trace is that of one device. That
+code allocates the flat buffers, and gathers and releases the parameters.
 
 A freed parameter keeps its storage object and resizes it to 0 without an operation, so resizes are observed here.
 """
@@ -47,7 +47,7 @@ class _Root(nn.Module):
 
 @contextmanager
 def process_group(num_devices: int) -> Iterator[DeviceMesh]:
-    """Make a process group of devices that do not exist. Enter it outside `FakeTensorMode`.
+    """Make a process group of absent devices. Enter it outside `FakeTensorMode`.
 
     Raises:
         MemprofError: this process already belongs to a job of several.
@@ -93,7 +93,7 @@ def shard(network: nn.Module, optimizers: Any, mesh: DeviceMesh) -> nn.Module:
 
 @contextmanager
 def observed(tracer: StorageTracer) -> Iterator[None]:
-    """Tell the tracer what FSDP's buffers are, and when their storages are freed and allocated again."""
+    """Report FSDP's buffers to the tracer, and each time their storages are freed and allocated again."""
     resize = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> Any:

@@ -55,8 +55,7 @@ def fit_curve(
 
     Args:
         against: the other field.
-        values: its values; if empty, from a quarter of its own value to four times that, as far as the step accepts
-            them.
+        values: its values; if empty, from a quarter to four times its current value, as far as the step accepts them.
         progress: called with the current activity.
         keep: called with each capture, with the other field's value, and with the field's value.
 

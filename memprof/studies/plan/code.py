@@ -24,7 +24,7 @@ layer = jax.checkpoint(layer, policy={policy})
 _LOOPS = """# Around the body of the scan:
 body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 """
-_TWO_LOOPS = """# The scan in two parts, {num_first} layers and the rest (layers: what it goes over):
+_TWO_LOOPS = """# The scan in two parts: the first {num_first} layers, then the rest. It scans over `layers`:
 #   x, _ = jax.lax.scan(first_body, x, jax.tree.map(lambda each: each[:{num_first}], layers))
 #   x, _ = jax.lax.scan(rest_body, x, jax.tree.map(lambda each: each[{num_first}:], layers))
 first_body = jax.checkpoint(body, policy=policy, prevent_cse=False)

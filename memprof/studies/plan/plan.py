@@ -1,4 +1,4 @@
-"""A plan: the choice that keeps a step within a budget, and every compile that was made to find it."""
+"""A plan: the checkpoints that keep a step within a budget, and every compile of the search for them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CheckpointPlan:
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:
-        """The points to which no other is equal or better in footprint, FLOPs and time; largest footprint first."""
+        """The Pareto-optimal points in footprint, FLOPs and time, largest footprint first."""
 
         def order(point: PlanPoint) -> tuple[int, float, int]:
             return (point.footprint_bytes, point.repeated_seconds, point.recomputed_flops)

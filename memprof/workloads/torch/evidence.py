@@ -114,7 +114,7 @@ def _shares(made: Mapping[str, int]) -> str:
 def _accumulation(seen: Observation) -> Verdict:
     number = _traced(seen.report).num_backward_passes
     sentence = f"a step has {number} forward and backward passes for its updates"
-    return yes(sentence) if number == seen.argument != 1 else no(f"{sentence}, where {seen.argument} were expected")
+    return yes(sentence) if number == seen.argument != 1 else no(f"{sentence}, but {seen.argument} were expected")
 
 
 def _updates_in_place(seen: Observation) -> Verdict:
@@ -132,12 +132,12 @@ def _fused_attention(seen: Observation) -> Verdict:
 
 
 def _loss_in_chunks(seen: Observation) -> Verdict:
-    """Looks for the losses of the chunks, each computed again in the backward pass, and for the full logits."""
+    """Looks for the loss of each chunk, recomputed in the backward pass, and for the full logits."""
     number, passes = _num_calls(seen.report, _CROSS_ENTROPY), max(1, _traced(seen.report).num_backward_passes)
     assert isinstance(seen.argument, int)
     sentence = f"{number} cross-entropies in {passes} passes"
     if seen.argument == 1 or number != 2 * seen.argument * passes:
-        return no(f"{sentence}, which are not {seen.argument} chunks that are each computed twice")
+        return no(f"{sentence}, but {seen.argument} chunks, each computed twice, were expected")
     labels = sum(leaf.num_elements for leaf in used_arguments(seen.report, Role.BATCH) if "labels" in leaf.path)
     words = max(
         (leaf.shape[0] for leaf in used_arguments(seen.report, Role.PARAMS) if "token_emb" in leaf.path), default=0
@@ -145,9 +145,7 @@ def _loss_in_chunks(seen: Observation) -> Verdict:
     full = labels // passes * words
     if any(prod(buffer.shape) == full and words == buffer.shape[-1] for buffer in seen.report.buffers if buffer.shape):
         return no(f"{sentence}, but a value at the peak holds all {full} logits")
-    return yes(
-        f"{sentence}, {seen.argument} chunks that are each computed twice; no value at the peak holds all logits"
-    )
+    return yes(f"{sentence}: {seen.argument} chunks, each computed twice; no value at the peak holds all logits")
 
 
 def _optimizer(seen: Observation) -> Verdict:
@@ -157,10 +155,10 @@ def _optimizer(seen: Observation) -> Verdict:
         expected.update(_STATES[str(seen.argument)](leaf))
     size = in_words(total_bytes(used_arguments(seen.report, Role.OPTIMIZER_STATE)))
     if held != expected:
-        return no(f"the step holds {size} of optimizer state, which is not what {seen.argument} keeps")
+        return no(f"the step holds {size} of optimizer state, but not the tensors that {seen.argument} keeps")
     if seen.reference is not None and held == _state(seen.reference) and is_same_program(seen.report, seen.reference):
         return no(f"the step holds {size} of optimizer state, as the reference does, and its operations are the same")
-    return yes(f"the step holds {size} of optimizer state, tensor by tensor what {seen.argument} keeps")
+    return yes(f"the step holds {size} of optimizer state: exactly the tensors that {seen.argument} keeps")
 
 
 def _state(report: Report) -> Counter[tuple[tuple[int, ...], str]]:
@@ -236,7 +234,7 @@ def _saved_on_host(seen: Observation) -> Verdict:
 
 def _softmax_input(seen: Observation) -> Verdict:
     if seen.reference is None:
-        return undecided("only a row without it would tell that softmax keeps its input")
+        return undecided("its effect shows only in comparison with a row without it")
     before, after = most_bytes(seen.reference, Category.ACTIVATIONS), most_bytes(seen.report, Category.ACTIVATIONS)
     sentence = f"at most {in_words(after)} of activations at a time, {in_words(before)} in the reference"
     return yes(sentence) if after > before else no(sentence)
@@ -254,8 +252,8 @@ def _state_on_host(seen: Observation) -> Verdict:
     state = total_bytes(used_arguments(seen.report, Role.OPTIMIZER_STATE))
     moved = _traced(seen.report).moved_to_host_bytes
     sentence = (
-        f"a step copies {in_words(moved)} to host memory after its update, of {in_words(state)} of optimizer state; it"
-        f" holds {in_words(seen.report.program.host_bytes)} there"
+        f"a step copies {in_words(moved)} to host memory after its update; the optimizer state has {in_words(state)},"
+        f" and the step holds {in_words(seen.report.program.host_bytes)} there"
     )
     is_away = moved >= state > 0 and seen.report.program.host_bytes >= state
     return (

@@ -103,7 +103,7 @@ def _update_in_place(
 
 @_update_in_place.register_fake
 def _allocate_nothing(*args: Any) -> None:
-    """Do what the kernel does to memory."""
+    """Allocate nothing, like the kernel."""
 
 
 def _load(kept: Tensor, scale: Tensor | None) -> Tensor:

@@ -157,7 +157,7 @@ def _edit(proto: Any, what: str) -> None:
         ("a frame of no file", r"refers to something that is not in it \(0\)"),
         ("a frame of a negative file", r"refers to something that is not in it \(-1\)"),
         ("a negative size", "allocation 5 has an impossible size"),
-        ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
+        ("a place beyond the end", "allocation 5 is smaller than one of its buffers"),
         ("two places", "one of its logical buffers lies in two places"),
         ("no such parameter", "allocation 0 belongs to a parameter that the program does not have"),
         ("differs from that of its place", "differs from that of its place"),

@@ -1,4 +1,4 @@
-"""Sums over the turns of a scan, such as those of the gradients of minibatches, held in bfloat16."""
+"""Sums over the iterations of a scan, such as the sum of the gradients of minibatches, held in bfloat16."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ADDITIONS = frozenset({"add", "add_any"})
 
 
 def narrow_sums(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step whose scans hold their float32 sums of arrays in bfloat16 between turns."""
+    """Return a step whose scans hold their float32 sums of arrays in bfloat16 between iterations."""
     return reevaluated(step, lambda closed, args: evaluated(closed, args, _narrow))
 
 
 def sums_of(equation: Any) -> list[int]:
-    """Return the numbers of the carried values of a scan that are float32 arrays to which each turn only adds."""
+    """Return the positions of the float32 arrays in a scan's carry to which each iteration only adds."""
     if equation.primitive.name != "scan":
         return []
     num_consts, num_carried = jit_adapter.scan_layout(equation)
@@ -41,7 +41,7 @@ def sums_of(equation: Any) -> list[int]:
 
 
 def _narrow(equation: Any, values: list[Any]) -> list[Any] | None:
-    """Evaluate a scan with its sums in bfloat16; return None for another equation."""
+    """Evaluate a scan with its sums in bfloat16; return None for any other equation."""
     sums = sums_of(equation)
     if not sums:
         return None
@@ -51,11 +51,11 @@ def _narrow(equation: Any, values: list[Any]) -> list[Any] | None:
     def cast(carry: Sequence[Any], dtype: Any) -> list[Any]:
         return [each.astype(dtype) if number in sums else each for number, each in enumerate(carry)]
 
-    def turn(carry: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def iteration(carry: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         results = body(*values[:num_consts], *cast(carry, jnp.float32), *rows)
         return cast(results[:num_carried], jnp.bfloat16), results[num_carried:]
 
     first, rows = values[num_consts : num_consts + num_carried], values[num_consts + num_carried :]
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, stacks = jax.lax.scan(turn, cast(first, jnp.bfloat16), rows, **options)
+    carry, stacks = jax.lax.scan(iteration, cast(first, jnp.bfloat16), rows, **options)
     return [*cast(carry, jnp.float32), *stacks]

@@ -1,4 +1,4 @@
-"""The masks and biases of an attention: their parts, and what constant ones mean."""
+"""The masks and biases of an attention: their parts, and the meaning of constant ones."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) ->
 
 
 def _behind(constants: Constants, atom: Any, axes: Axes) -> tuple[Any, Axes] | None:
-    """Return the array that an array only repeats or reshapes, with its own axes; None if there is none."""
+    """Return the array of which this one is only a repetition or a reshape, with its axes; None if there is none."""
     maker = constants.maker(atom)
     if maker is None or not atom.aval.shape:
         return None

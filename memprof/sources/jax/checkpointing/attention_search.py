@@ -26,7 +26,7 @@ from memprof.sources.jax.checkpointing.parts import Part, with_parts
 from memprof.sources.jax.tracing import jit_adapter
 
 _NARROW = ("bfloat16", "float16")
-_MAX_WIDTH = 128  # of heads; JAX allows 256 on a Hopper, but sees one only where the device itself exists
+_MAX_WIDTH = 128  # columns of a head; JAX allows 256 on a Hopper GPU, but only if it finds that GPU on this machine
 _SAME = frozenset({"convert_element_type", "copy", "name", "stop_gradient"})
 
 
@@ -46,7 +46,7 @@ class _Value:
     axes: Axes
 
 
-class _OtherError(Exception):
+class _NotAttentionError(Exception):
     """The operations are not those of an attention."""
 
 
@@ -80,7 +80,7 @@ def find_attentions(jaxpr: core.Jaxpr, constants: Constants) -> list[Attention]:
             continue
         try:
             attention = _Search(jaxpr, constants, number).attention()
-        except _OtherError:
+        except _NotAttentionError:
             continue
         taken.update(attention.own)
         found.append(attention)
@@ -109,7 +109,7 @@ class _Search:
         """Return the attention.
 
         Raises:
-            _OtherError: the product does not begin one.
+            _NotAttentionError: the product does not begin one.
         """
         self._begin()
         for number in range(self.first + 1, len(self.jaxpr.eqns)):
@@ -124,9 +124,9 @@ class _Search:
                 return self._found(Operand(result, value.axes))
             holds = prod(self.sizes[label] for axis in value.axes for label in axis)
             if value.stage is not _Stage.SHIFT and value.stage is not _Stage.SUM and holds != prod(result.aval.shape):
-                raise _OtherError  # values are repeated
+                raise _NotAttentionError  # values are repeated
             self.known[result] = value
-        raise _OtherError
+        raise _NotAttentionError
 
     def _label(self, size: int) -> Labels:
         if size == 1:
@@ -139,7 +139,7 @@ class _Search:
         contracted, batch = equation.params["dimension_numbers"]
         shapes = [atom.aval.shape for atom in equation.invars]
         if len(contracted[0]) != 1:
-            raise _OtherError
+            raise _NotAttentionError
         sides: list[dict[int, Labels]] = [{}, {}]
         for places in (*zip(*batch, strict=True), *zip(*contracted, strict=True)):
             label = self._label(shapes[0][places[0]])
@@ -185,7 +185,7 @@ class _Search:
                 return self._attended(equation, read, _Stage.ATTENDED)
             case "dot_general", (_Stage.PROBABILITIES, None) | (None, _Stage.PROBABILITIES):
                 return self._attended(equation, read, _Stage.RESULT)
-        raise _OtherError
+        raise _NotAttentionError
 
     def _of_scores(self, equation: Any, read: Sequence[_Value | None], scores: _Value) -> _Value | None:
         """Return scores that are scaled, masked, or have a bias; None if they are something else."""
@@ -215,21 +215,21 @@ class _Search:
         return None
 
     def _reduced(self, equation: Any, value: _Value, stage: _Stage) -> _Value:
-        """Return a number for each query. The axis that is left out is that of the keys."""
+        """Return the reduction to one number for each query: over the axis of the keys."""
         (axis,) = equation.params["axes"] if len(equation.params["axes"]) == 1 else (None,)
         label = () if axis is None else value.axes[axis]
         if len(label) != 1 or self.keys not in (-1, *label):
-            raise _OtherError
+            raise _NotAttentionError
         self.keys = label[0]
         return _Value(stage, tuple(each for number, each in enumerate(value.axes) if number != axis))
 
     def _require_same_rows(self, value: _Value, of_rows: _Value) -> None:
-        """Raise `_OtherError` if an array's entries do not belong to the rows beside them."""
+        """Raise `_NotAttentionError` if an array's entries do not belong to the rows beside them."""
         for axis, of_row in zip(value.axes, of_rows.axes, strict=True):
             if of_row != tuple(label for label in axis if label != self.keys) and not (
                 of_row == () and self.value is not None and axis == self._width()
             ):
-                raise _OtherError
+                raise _NotAttentionError
 
     def _width(self) -> Labels:
         assert self.value is not None
@@ -237,7 +237,7 @@ class _Search:
 
     def _attended(self, equation: Any, read: Sequence[_Value | None], stage: _Stage) -> _Value:
         if self.value is not None:
-            raise _OtherError
+            raise _NotAttentionError
         side = 0 if read[0] is not None else 1
         weights = read[side]
         assert weights is not None
@@ -250,7 +250,7 @@ class _Search:
         }
         labels = [label for each in contracted[side] for label in weights.axes[each]]
         if len(labels) != 1 or self.keys not in (-1, *labels):
-            raise _OtherError
+            raise _NotAttentionError
         self.keys = labels[0]
         axes.update((axis, self._label(size)) for axis, size in enumerate(atom.aval.shape) if axis not in axes)
         of_value = tuple(axes[axis] for axis in range(len(axes)))
@@ -280,7 +280,7 @@ class _Search:
             or len({each.atom.aval.dtype for each in (query, key, value)}) > 1
             or self._is_read_outside(result.atom)
         ):
-            raise _OtherError
+            raise _NotAttentionError
         queries = max(free, key=lambda label: (label in beside, self.sizes[label]))
         found = Attention(
             own=frozenset(self.own),
@@ -310,13 +310,13 @@ class _Search:
         """Return an array before it was cast to more bits.
 
         Raises:
-            _OtherError: it has more than 16 bits.
+            _NotAttentionError: it has more than 16 bits.
         """
         atom = operand.atom
         while str(atom.aval.dtype) not in _NARROW:
             maker = next((each for each in self.jaxpr.eqns if atom in each.outvars), None)
             if maker is None or maker.primitive.name != "convert_element_type":
-                raise _OtherError
+                raise _NotAttentionError
             (atom,) = maker.invars
         return replace(operand, atom=atom)
 

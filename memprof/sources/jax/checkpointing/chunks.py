@@ -62,7 +62,7 @@ def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_p
         values.update(zip(divided, rows, strict=True))
         return _evaluated(jaxpr, region, values, num_rows)
 
-    def turn(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
+    def iteration(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
         return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
 
     def length(var: Any, axis: int, rows: int) -> int:
@@ -70,7 +70,7 @@ def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_p
         return int(var.aval.shape[axis]) // region.num_rows * rows
 
     stacked = [_stacked(known[var], axis, num_whole, length(var, axis, num_rows)) for var, axis in divided]
-    _, found = jax.lax.scan(turn, None, stacked)
+    _, found = jax.lax.scan(iteration, None, stacked)
     rest: list[Any] = []
     if end < region.num_rows:
         tails = [jax.lax.slice_in_dim(known[var], length(var, axis, end), None, axis=axis) for var, axis in divided]

@@ -36,7 +36,7 @@ class Constants:
         return found is not None and bool(jit_adapter.computed_here(lambda: test(self._value(atom, found))))
 
     def number(self, atom: Any) -> float | None:
-        """Return a constant scalar, or the only number in a constant array without entries that differ; else None."""
+        """Return the number in a constant, if it is a scalar or all entries are equal; otherwise None."""
         while not isinstance(atom, core.Literal) and atom.aval.shape:
             maker = self.maker(atom)
             if maker is None or maker.primitive.name not in ("broadcast_in_dim", "convert_element_type", "reshape"):

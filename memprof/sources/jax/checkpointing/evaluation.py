@@ -196,7 +196,7 @@ def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> lis
 
 
 def evaluated(closed: core.ClosedJaxpr, args: Sequence[Any], rule: _Rule) -> list[Any]:
-    """Evaluate a jaxpr, each equation by a rule; if the rule returns None, as it is."""
+    """Evaluate a jaxpr, each equation by a rule. If the rule returns None, the equation stays unchanged."""
     jaxpr = closed.jaxpr
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     known.update(zip(jaxpr.invars, args, strict=True))

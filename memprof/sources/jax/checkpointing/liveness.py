@@ -32,7 +32,7 @@ _RENAMING = frozenset(
 )  # fmt: skip
 _BARRIER = "barrier"
 _PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
-# An operation of these reads and writes memory. A reduction writes memory, but fuses the operations that it reads.
+# These operations read and write memory. A reduction writes memory, but its operands are fused into it.
 _KERNELS = (
     _LOOPS
     | {_BARRIER}

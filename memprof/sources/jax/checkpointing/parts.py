@@ -61,7 +61,7 @@ def _function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given:
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
         pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_part]
-        while pending:  # what a part reads may be made after its first equation
+        while pending:  # the inputs of a part may be made after its first equation
             late: list[int] = []
             for number in pending:
                 part = first.get(number)
@@ -72,7 +72,7 @@ def _function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given:
                     _evaluate(jaxpr.eqns[number], known, find, constants)
                 else:
                     part.evaluate(jaxpr, known)
-            assert len(late) < len(pending), "a part reads what is made of it"
+            assert len(late) < len(pending), "a part reads a value made from its own result"
             pending = late
         return [value_of(atom, known) for atom in jaxpr.outvars]
 

@@ -1,7 +1,7 @@
-"""State of layers as one array for each layer, where a loop over layers would read and write one array of all of them.
+"""The state of layers, such as a KV cache, as one array for each layer, and loops over layers without a loop.
 
-XLA holds such a state twice: what the loop reads, and what it writes. If the layers run one after another, each updates
-its own array in place.
+A scan that reads and writes one array of all layers makes XLA hold the array twice. If the layers run one after
+another, each updates its own array in place.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layers:
 
     @classmethod
     def tree_unflatten(cls, _: None, arrays: Iterable[Any]) -> Layers:
-        """Return the arrays in one."""
+        """Return `Layers` of these arrays."""
         return cls(arrays)
 
     def whole(self) -> Any:
@@ -65,7 +65,7 @@ def stacked(tree: Any) -> Any:
 
 
 def updated_by_loops(closed: core.ClosedJaxpr) -> dict[int, int]:
-    """Return the inputs of a function that only a scan goes over, and whose new values it stacks up as a result.
+    """Return the inputs of a function that only one scan reads, layer by layer, and returns with new values.
 
     Returns:
         The number of layers by the number of the input.
@@ -87,7 +87,7 @@ def updated_by_loops(closed: core.ClosedJaxpr) -> dict[int, int]:
 
 
 def unrolled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step that takes `Layers` in place of arrays that its scans go over, and returns their new values so.
+    """Return a step that takes and returns `Layers` in place of the arrays that its scans read layer by layer.
 
     These scans are evaluated one layer after another.
     """
@@ -120,7 +120,7 @@ def _evaluated(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 def _one_after_another(
     equation: Any, known: dict[Any, Any], in_parts: dict[Any, Sequence[Any]]
 ) -> tuple[list[Any], list[list[Any]]]:
-    """Evaluate a scan without a loop. Return what it carries, and for each stacked result its value in each turn."""
+    """Evaluate a scan without a loop. Return its carry, and a list of iterations for each stacked result."""
     num_consts, num_carried = jit_adapter.scan_layout(equation)
     params, body = equation.params, as_function(equation.params["jaxpr"])
     values = [value_of(atom, known) for atom in equation.invars]
@@ -130,15 +130,15 @@ def _one_after_another(
         for atom in equation.invars[num_consts + num_carried :]
     ]
     numbers = range(int(params["length"]))
-    turns: list[list[Any]] = []
+    iterations: list[list[Any]] = []
     for number in reversed(numbers) if params["reverse"] else numbers:
         with jit_adapter.name_of(equation):
             results = body(*consts, *carry, *[row[number] for row in rows])
         carry = results[:num_carried]
-        turns.append(results[num_carried:])
+        iterations.append(results[num_carried:])
     if params["reverse"]:
-        turns.reverse()
-    return carry, [list(each) for each in zip(*turns, strict=True)]
+        iterations.reverse()
+    return carry, [list(each) for each in zip(*iterations, strict=True)]
 
 
 def _is_layers(value: Any) -> bool:
