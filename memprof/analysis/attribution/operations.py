@@ -87,7 +87,7 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
         if opcode in _MOVED_OPERAND:
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
         elif opcode == "select":
-            choice = next((group for number, group in inputs if number == 0), None)
+            choice = inputs[0][1] if inputs else None
         operations.append(Operation(index, named, moved, choice, is_fetched, tuple(inputs), outputs))
     return Operations(in_order=operations, phase_of_name=phase_of_name, constants=constants)
 

@@ -83,10 +83,10 @@ class BestFitPool:
             OutOfPoolError: no free chunk holds the request, and the pool cannot grow.
         """
         wanted = rounded(size_bytes)
-        at = bisect_left(self._free, (wanted, 0))
+        at = bisect_left(self._free, (wanted,))
         if at == len(self._free):
             self._extend(wanted)
-            at = bisect_left(self._free, (wanted, 0))
+            at = bisect_left(self._free, (wanted,))
         found, address = self._free.pop(at)
         chunk = self._chunks[address]
         chunk.is_free = False

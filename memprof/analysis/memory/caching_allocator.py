@@ -333,7 +333,7 @@ class CachingAllocator:
             before = hole.previous
             start = before if before is not None and before.is_free else hole
             room, each = 0, start
-            while each is not None and each.is_free and room < size_bytes:
+            while each is not None and each.is_free:
                 room, each = room + each.size_bytes, each.next  # type: ignore[assignment]
             if room >= size_bytes:
                 return start

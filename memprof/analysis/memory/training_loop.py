@@ -75,8 +75,6 @@ def missing_bytes(pieces: Pieces, pool_bytes: int, *, grows: bool) -> int:
         too_small, enough = enough, pool_bytes + 2 * (enough - pool_bytes)
     while enough - too_small > ALIGNMENT_BYTES:
         middle = too_small + rounded((enough - too_small) // 2)
-        if middle >= enough:
-            break
         if fits_in_pool(pieces, middle, grows=grows):
             enough = middle
         else:
