@@ -22,7 +22,7 @@ from memprof.untrusted import convert
 from memprof.version import __version__
 from memprof.workloads.intents import Intent
 
-_VERSION = "memprof.changes/3"
+_VERSION = "memprof.changes/4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
