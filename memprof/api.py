@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from memprof.sources.jax.tracing.step import StepSpec
     from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.workloads.user.serving_spec import ServingSpec
+    from memprof.workloads.user.train_spec import TrainSpec
 
 _MAX_COLUMNS = 1000
 
@@ -300,7 +301,7 @@ class Serving:
 
 
 def profile(
-    step: Callable[..., Any] | StepSpec,
+    step: Callable[..., Any] | StepSpec | TrainSpec,
     /,
     *args: Any,
     target: str | Path | None = None,
@@ -318,8 +319,8 @@ def profile(
     The step is not run, and no device memory is allocated: only the shapes and dtypes of arrays are used.
 
     Args:
-        step: the function; a jitted function keeps its own options. A `memprof.StepSpec` needs no other arguments
-            than `target`, `label`, `complete` and `pool`.
+        step: the function; a jitted function keeps its own options. A `memprof.StepSpec` or `memprof.TrainSpec` needs
+            no other arguments than `target`, `label`, `complete` and `pool`.
         args: the positional arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`. None: the
             local accelerator if there is one; otherwise an H100 if the packages to compile for it are installed;
@@ -338,7 +339,7 @@ def profile(
         MemprofError: an argument is invalid; the message is one sentence.
         Exception: any error that the step raises while it is traced.
     """
-    from memprof.sources.jax.tracing.step import spec_of_call
+    from memprof.workloads.user.call import spec_of_call
 
     if label is not None:
         check_label("label", label)
@@ -396,7 +397,7 @@ def profile_spec(
 
 
 def advise(
-    step: Callable[..., Any] | StepSpec,
+    step: Callable[..., Any] | StepSpec | TrainSpec,
     /,
     *args: Any,
     target: str | Path | None = None,
@@ -406,8 +407,9 @@ def advise(
 ) -> AdviceList:
     """Compile a step with changes that may lower its peak, and return the true saving and the code of each.
 
-    The changes are donation, checkpoints around layers, and XLA options. The user's files are not modified. A change
-    that memprof cannot apply itself has an upper bound instead of a saving.
+    The changes are donation, checkpoints around layers or other functions, XLA options and, for a `memprof.TrainSpec`,
+    techniques. The user's files are not modified. A change that memprof cannot apply itself has an upper bound instead
+    of a saving.
 
     Args:
         step, args, target, donate_argnums, static_argnums, kwargs: as for `profile`.
@@ -418,13 +420,21 @@ def advise(
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
-    from memprof.sources.jax.tracing.step import spec_of_call
     from memprof.studies.advice.compiled import advise_step
+    from memprof.workloads.user.call import spec_of_call, techniques_of
 
     spec = spec_of_call(step, args, kwargs, donate_argnums=donate_argnums, static_argnums=static_argnums)
     chosen = target_of_step(spec, resolve_asked(None if target is None else _target_name(target)))
     with stages_shown(spec.workload) as progress:
-        return AdviceList(*advise_step(spec, chosen, progress=progress, rows=lambda labels: rows_shown(progress)))
+        return AdviceList(
+            *advise_step(
+                spec,
+                chosen,
+                progress=progress,
+                rows=lambda labels: rows_shown(progress),
+                with_technique=techniques_of(step),
+            )
+        )
 
 
 def serving(

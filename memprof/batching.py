@@ -29,10 +29,11 @@ from memprof.sources.jax.tracing.step_checks import shown
 
 if TYPE_CHECKING:
     from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.workloads.user.train_spec import TrainSpec
 
 
 def peak(
-    fn: Callable[..., Any] | StepSpec,
+    fn: Callable[..., Any] | StepSpec | TrainSpec,
     /,
     *args: Any,
     target: str | Path | None = None,

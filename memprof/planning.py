@@ -20,10 +20,11 @@ from memprof.progress import stages_shown
 if TYPE_CHECKING:
     from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.plan.plan import CheckpointPlan
+    from memprof.workloads.user.train_spec import TrainSpec
 
 
 def plan(
-    step: Callable[..., Any] | StepSpec,
+    step: Callable[..., Any] | StepSpec | TrainSpec,
     /,
     *args: Any,
     memory: int | str | None = None,
@@ -55,9 +56,9 @@ def plan(
     """
     from memprof.sources.jax.targets.mesh import target_of_step
     from memprof.sources.jax.targets.resolve import resolve_asked
-    from memprof.sources.jax.tracing.step import spec_of_call
     from memprof.studies.plan.allowed import parse_allowed
     from memprof.studies.plan.search import plan_step
+    from memprof.workloads.user.call import spec_of_call
 
     spec = spec_of_call(step, args, kwargs, donate_argnums=donate_argnums, static_argnums=static_argnums)
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)

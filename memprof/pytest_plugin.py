@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memprof.api import Profile
     from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.check.gate import Limits as CheckLimits
+    from memprof.workloads.user.train_spec import TrainSpec
 
 _OPTIONS = ("max", "fits", "against", "fail_on", "target", "pool")
 _LIMITS = ("max", "fits", "against")
@@ -67,7 +68,7 @@ def memprof_check(request: pytest.FixtureRequest) -> Callable[..., Profile]:
     thread = threading.get_ident()
     failures = request.node.stash.setdefault(_FAILURES_IN_THREADS, [])
 
-    def check(step: StepSpec, **limits: Any) -> Profile:
+    def check(step: StepSpec | TrainSpec, **limits: Any) -> Profile:
         profile, failure = _check(step, [_Limits(limits, limits.get("target") or limits.get("fits"))], request.node)
         if failure:
             if threading.get_ident() != thread:  # pytest does not see exceptions of other threads
@@ -254,9 +255,12 @@ def _check_kind(name: str, value: object) -> None:
 
 
 def _profile(step: object, target: str | None) -> Profile:
-    from memprof.api import profile_spec
+    from memprof.api import profile
     from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.workloads.user.train_spec import TrainSpec
 
-    if not isinstance(step, StepSpec):
-        raise MemprofError(f"a marked test must return or yield a memprof.StepSpec, not {type(step).__name__}")
-    return profile_spec(step, target=target)
+    if not isinstance(step, (StepSpec, TrainSpec)):
+        raise MemprofError(
+            f"a marked test must return or yield a memprof.StepSpec or a memprof.TrainSpec, not {type(step).__name__}"
+        )
+    return profile(step, target=target)

@@ -17,6 +17,7 @@ from memprof.sources.jax.tracing.step_checks import shown
 
 if TYPE_CHECKING:
     from memprof.sources.jax.tracing.step import StepSpec
+    from memprof.workloads.user.train_spec import TrainSpec
 
 _DEFAULT_DEPTH = 3
 
@@ -41,7 +42,7 @@ class Summary:
 
 
 def summary(
-    fn: Callable[..., Any] | StepSpec,
+    fn: Callable[..., Any] | StepSpec | TrainSpec,
     /,
     *args: Any,
     target: str | Path | None = None,

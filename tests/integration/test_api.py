@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import memprof
@@ -314,6 +315,31 @@ def test_every_function_of_the_api_takes_a_step_spec() -> None:
     assert memprof.advise(spec, target="cpu").report.label == "scaling"
     with pytest.raises(memprof.MemprofError, match=r"gradients|differentiat"):
         memprof.plan(spec, target="cpu")
+
+
+def _mean_square(params: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
+    return jnp.mean(jnp.tanh(jnp.tanh(batch["x"] @ params["w"]) @ params["w"]) ** 2)
+
+
+def _train_spec() -> memprof.TrainSpec:
+    params = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
+    return memprof.TrainSpec(_mean_square, params, optax.sgd(0.1), {"x": jax.ShapeDtypeStruct((512, 64), "float32")})
+
+
+def test_every_function_of_the_api_takes_a_train_spec() -> None:
+    spec = _train_spec()
+    profile = memprof.profile(spec, target="cpu")
+
+    assert profile.report.label == "_mean_square"
+    assert profile.by("category")["params"] == 64 * 64 * 4
+    assert memprof.profile(spec, target="cpu", label="mine").report.label == "mine"
+    assert memprof.peak(spec, target="cpu") == profile.footprint_bytes
+    assert memprof.summary(spec, target="cpu").report.footprint_bytes == profile.footprint_bytes
+    assert memprof.plan(spec, target="cpu", memory="1GiB").label == "_mean_square"
+    advice = {each.rule: each for each in memprof.advise(spec, target="cpu")}
+    assert advice["donate_state"].is_compiled
+    with pytest.raises(memprof.MemprofError, match=r"a memprof\.TrainSpec holds its own arguments"):
+        memprof.peak(spec, target="cpu", donate_argnums=0)
 
 
 @pytest.mark.parametrize(

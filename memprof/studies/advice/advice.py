@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from memprof.studies.advice.what_if import Without
+from memprof.studies.pasted_code import pasteable
 from memprof.workloads.intents import Intent, means_to
 
 
@@ -44,25 +45,12 @@ class Proposal:
     @property
     def code_to_paste(self) -> str:
         """Code that runs in the user's step, with a place for its imports; empty if there is none."""
-        return _imports_apart(self.code or means_to(self.intent).code)
+        return pasteable(self.code or means_to(self.intent).code)
 
     @property
     def technique(self) -> str | None:
         """The label of memprof's technique for this change; None if memprof has no such technique."""
         return None if self.code else means_to(self.intent).technique
-
-
-def _imports_apart(code: str) -> str:
-    """Return code whose imports are under a comment that says where they go.
-
-    An import within a function would make its name local there, and fail all earlier uses of that name.
-    """
-    lines = code.splitlines()
-    num_imports = next((n for n, line in enumerate(lines) if not line.startswith(("import ", "from "))), len(lines))
-    if not num_imports:
-        return code
-    rest = "\n".join(lines[num_imports:]).lstrip("\n")
-    return "\n".join(["# at the top of the file", *lines[:num_imports], "", rest])
 
 
 class Meaning(Enum):
@@ -122,14 +110,14 @@ class Advice:
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Sort advice: compiled savings first (free ones, then by cost per byte), then upper bounds in the given order."""
+    """Sort advice: compiled savings first (free ones, then by cost per byte), then upper bounds, largest first."""
     return tuple(sorted(advice, key=_rank))
 
 
 def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
-        return (True, True, 0.0, 0)
+        return (True, True, 0.0, -advice.bound_bytes)
     repeats = advice.proposal.intent.aim.recomputes or compiled.recomputed_flops > 0
     is_free = not repeats and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)

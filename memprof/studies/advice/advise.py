@@ -60,7 +60,7 @@ from memprof.workloads.intents import Aim
 
 SMALLEST_SHARE = 0.02  # of the footprint: a smaller saving is not worth a change to the code
 
-# Ties in the saving keep this order.
+# Equal upper bounds keep this order.
 RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     chunked_loss,
     copied_cache,
@@ -142,17 +142,16 @@ def _worth(advice: Advice) -> tuple[int, int] | None:
 
 
 def upper_bounds(report: Report) -> tuple[Advice, ...]:
-    """Return the proposals of the rules with their upper bounds, largest predicted saving first."""
+    """Return the proposals of the rules with their upper bounds, largest first."""
     report = report.unpressed
     if report.engine_figures is not None or report.framework != "jax":  # the rules read XLA's programs
         return ()
-    found = [
-        (predicted_saving(report, proposal), rule.__name__, proposal) for rule in RULES for proposal in rule(report)
-    ]
-    worthwhile = [each for each in found if each[0] > SMALLEST_SHARE * report.footprint_bytes]
-    return tuple(
-        Advice(rule=rule, proposal=proposal, bound_bytes=bound_bytes(report, proposal))
-        for _, rule, proposal in sorted(worthwhile, key=lambda each: -each[0])
+    least = SMALLEST_SHARE * report.footprint_bytes
+    return ranked(
+        Advice(rule=rule.__name__, proposal=proposal, bound_bytes=bound_bytes(report, proposal))
+        for rule in RULES
+        for proposal in rule(report)
+        if predicted_saving(report, proposal) > least
     )
 
 

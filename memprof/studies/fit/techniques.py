@@ -21,6 +21,7 @@ from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
+from memprof.studies.pasted_code import pasteable
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.intents import with_imports
@@ -246,7 +247,7 @@ def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
 
 def _changes(techniques: Sequence[str]) -> tuple[CodeChange, ...]:
     return tuple(
-        CodeChange(technique=each.label, sentence=each.instruction, code=with_imports(each.code))
+        CodeChange(technique=each.label, sentence=each.instruction, code=pasteable(with_imports(each.code)))
         for each in parse_techniques(*techniques)
         if each.instruction
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import Rewrite
+from memprof.studies.pasted_code import pasteable
 from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
@@ -91,7 +92,7 @@ class CheckpointPlan:
             return ""
         changes = [each.code for each in self.changes]
         policy = [] if self.checkpoints is None else [code_of(self.checkpoints, is_loop=self.is_loop)]
-        return "\n\n".join([*changes, *policy])
+        return pasteable(*changes, *policy)
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

@@ -13,7 +13,7 @@ from memprof.analysis.records.checkpoints import Block, Checkpoints
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
-from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
+from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
 from memprof.sources.jax.checkpointing.evaluation import blocks_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
@@ -120,7 +120,7 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         for closed in functions
         for body, count in blocks_of(closed)
     ]
-    has_loops = any(find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions)
+    has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}

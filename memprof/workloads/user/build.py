@@ -21,6 +21,8 @@ from memprof.workloads.user.reference import Reference, load
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from memprof.workloads.user.train_spec import TrainSpec
+
 _MESH = "mesh"  # the parameter of the user's function that receives a mesh
 # The technique-owned model fields that can be applied around a loss.
 _HONOURS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
@@ -71,7 +73,7 @@ class UserStep:
         if self.program is not None:
             spec = _program(spec, self.program, where)
         if isinstance(spec, TrainSpec):
-            step = _train_step(spec, applied_techniques(self.techniques), where.label, mesh)
+            step = step_around(spec, applied_techniques(self.techniques), where.label, mesh)
         elif isinstance(spec, StepSpec):
             step = _with_compiler_options(spec, applied_techniques(self.techniques), where)
         elif isinstance(spec, ServingSpec):
@@ -177,7 +179,12 @@ def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
     return str if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default)
 
 
-def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh: Mesh | None) -> StepSpec:
+def step_around(spec: TrainSpec, applied: Sequence[AppliedTechnique], label: str, mesh: Mesh | None) -> StepSpec:
+    """Return the step around a loss, under techniques, on the devices of a mesh if there is one.
+
+    Raises:
+        MemprofError: a technique does not apply to the loss.
+    """
     from memprof.workloads.train_step import Trainer
     from memprof.workloads.user.train_spec import UserConfig, UserModel
 

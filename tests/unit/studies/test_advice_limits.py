@@ -10,6 +10,7 @@ from report_builder import H100, buffer, report
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Loop, Report
+from memprof.studies.advice.advice import Advice, ranked
 from memprof.studies.advice.advise import bound_bytes, predicted_saving
 from memprof.studies.advice.logits import chunked_loss
 from memprof.studies.advice.passes import flash_attention, half_precision, huge_buffer, workspace
@@ -175,3 +176,9 @@ def test_a_huge_array_is_more_than_a_fifth_and_can_be_cut(
     for each in found:
         size_bytes = made.buffers[-1].size_bytes if others else made.buffers[0].size_bytes
         assert predicted_saving(made, each) == size_bytes - size_bytes // (num_pieces or 1)
+
+
+def test_upper_bounds_are_ordered_by_the_number_that_is_shown() -> None:
+    (proposal,) = chunked_loss(report([_LOGITS, _COTANGENT, _HIDDEN]))
+    small, large = (Advice(rule="chunked_loss", proposal=proposal, bound_bytes=size) for size in (1024, 2048))
+    assert ranked([small, large]) == ranked([large, small]) == (large, small)

@@ -17,7 +17,8 @@ from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.rebinding import Bound
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.recomputation import _FORMS, _forms_of, recomputations
+from memprof.studies.changes.checkpoint_code import FORMS, forms_of
+from memprof.studies.changes.recomputation import recomputations
 from memprof.workloads.intents import Aim
 
 _ARGUMENTS = """
@@ -193,6 +194,62 @@ x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
 args = (jax.eval_shape(Net().init, jax.random.key(0), x), x)
 """
 
+_UNEQUAL = """
+import jax, jax.numpy as jnp
+
+def blur(w, x):
+    h = jnp.tanh(x @ w["up"])
+    return jnp.sin(h + jnp.cos(h)) @ w["down"]
+
+def head(x):
+    return jnp.mean(jnp.exp(x @ x.T) ** 2)
+
+def loss(params, x):
+    for w in params:
+        x = blur(w, x)
+    return head(x)
+
+def step(params, x):
+    return jax.grad(loss)(params, x)
+
+S = jax.ShapeDtypeStruct
+widths = ((4, 64), (8, 80), (16, 96))
+params = [{"up": S((n, m), jnp.float32), "down": S((m, 2 * n), jnp.float32)} for n, m in widths]
+args = (params, S((128, 4), jnp.float32))
+"""
+_ONCE = """
+import jax, jax.numpy as jnp
+
+def wide(w, x):
+    return jnp.cos(jnp.sin(jnp.tanh(x @ w) @ w) @ w)
+
+def loss(w, x):
+    x = wide(w, x)
+    return jnp.sum(jnp.exp(jnp.log1p(jax.nn.sigmoid(x @ w) @ w) @ w))
+
+def step(w, x):
+    return jax.grad(loss)(w, x)
+
+args = (jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((512, 64), jnp.float32))
+"""
+_FROZEN = f"""
+import jax, jax.numpy as jnp
+
+def block(w, x):
+    return x + jnp.sin(x @ w["up"]) @ w["down"]
+
+def net(params, x):
+    for w in params:
+        x = block(w, x)
+    return jnp.exp(x @ x.T)
+
+def loss(params, frozen, x):
+    return jnp.mean((net(params, x) - net(frozen, x)) ** 2)
+
+def step(params, x):
+    return jax.grad(loss)(params, params, x)
+{_ARGUMENTS}"""
+
 
 class Program:
     """A program that is a file, as JAX's source lines need it."""
@@ -266,13 +323,13 @@ def test_the_form_is_that_of_the_framework_whose_module_a_class_is() -> None:
         base = type(name, (), {"__module__": module})
         return Bound(name="Block", value=type("Block", (base,), {}), method="__call__")
 
-    plain = _forms_of(Bound(name="block", value=len))
+    plain = forms_of(Bound(name="block", value=len))
     assert [form.call for form in plain] == ["jax.checkpoint", "checkpointed"]
-    assert _forms_of(cls("haiku._src.module", "Module")) == _FORMS["haiku"]
-    assert _forms_of(cls("equinox._module", "Module")) == _FORMS["equinox"]
-    assert _forms_of(cls("mine.net", "Module")) == plain
-    assert _forms_of(cls("haiku._src.module", "Helper")) == plain
-    (form,) = _FORMS["haiku"]
+    assert forms_of(cls("haiku._src.module", "Module")) == FORMS["haiku"]
+    assert forms_of(cls("equinox._module", "Module")) == FORMS["equinox"]
+    assert forms_of(cls("mine.net", "Module")) == plain
+    assert forms_of(cls("haiku._src.module", "Helper")) == plain
+    (form,) = FORMS["haiku"]
     assert "hk.remat(run" in form.head
     assert "jax.checkpoint(" not in form.head
 
@@ -329,6 +386,34 @@ def test_the_loss_itself_is_checkpointed_if_it_has_no_layers(tmp_path: Path) -> 
     assert change.intent.aim is Aim.RECOMPUTE_MODULES
     assert "step = memprof.apply(jax.checkpoint_policies.dots_saveable)(step)\n" in change.code
     assert _num_checkpoints(change) == 1
+
+
+def test_a_function_that_is_called_with_other_shapes_has_a_checkpoint_in_each_call(tmp_path: Path) -> None:
+    change = Program(_UNEQUAL, tmp_path).changes()["recompute_nothing"]
+    assert change.what == "Checkpoint each call of blur, and keep their inputs alone"
+    assert change.evidence == "the backward pass goes through 3 calls; blur (train.py:5)"
+    assert change.code == "import jax\n\n# in train.py, after the definition of blur\nblur = jax.checkpoint(blur)\n"
+    assert change.intent.aim is Aim.RECOMPUTE_MODULES
+    assert _num_checkpoints(change) == 3
+
+
+def test_a_function_that_is_called_once_has_a_checkpoint_if_it_makes_much(tmp_path: Path) -> None:
+    """It makes half of the bytes, and the loss makes the others after it."""
+    change = Program(_ONCE, tmp_path).changes()["recompute_nothing"]
+    assert change.what == "Checkpoint wide, and keep their inputs alone"
+    assert change.evidence == "the backward pass goes through 1 function; wide (train.py:5)"
+    assert _num_checkpoints(change) == 1
+
+
+def test_the_passes_of_a_frozen_model_are_not_layers(tmp_path: Path) -> None:
+    """The policy's 3 blocks are differentiated. The frozen model calls the same function, with no effect."""
+    change = Program(_FROZEN, tmp_path).changes()["recompute_nothing"]
+    assert change.what == "Checkpoint the layers, and keep their inputs alone"
+    assert change.evidence == (
+        "the backward pass goes through 3 layers; block (train.py:5);"
+        " 3 other calls are not differentiated, so the checkpoint changes nothing there"
+    )
+    assert change.code.endswith("block = jax.checkpoint(block)\n")
 
 
 def test_layers_of_several_functions_are_assigned_together(tmp_path: Path) -> None:

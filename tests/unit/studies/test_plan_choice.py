@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_builder import H100
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.studies.plan.choice import cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of
 from memprof.studies.plan.mixtures import mixtures
-from memprof.studies.plan.plan import PlanPoint
+from memprof.studies.plan.plan import CheckpointPlan, PlannedChange, PlanPoint
 
 
 def _signature(name: str) -> Signature:
@@ -135,6 +137,23 @@ def test_the_code_of_a_mixture_says_which_layers_have_which_policy() -> None:
         assert found.get("KEPT_BY_REST") == rest
         assert "# Around each of the first 5 layers (" in code
         assert line in code
+
+
+def test_the_code_of_a_plan_has_the_imports_of_all_its_changes_at_the_top() -> None:
+    point = replace(_point(100, 1.0), checkpoints=Checkpoints(kept=frozenset({_signature("tanh")})))
+    changes = (
+        PlannedChange(rule="donate_state", code="import jax\n\n# after make\nstep = jax.jit(step)"),
+        PlannedChange(rule="chunked_loss", code="from mine import in_chunks\n\nstep = in_chunks(step)\n"),
+    )
+    plan = CheckpointPlan(
+        label="net", target=H100, budget_bytes=100, points=(point,), best=point, num_blocks=2, is_loop=False,
+        changes=changes,
+    )  # fmt: skip
+    assert plan.code.startswith(
+        "# at the top of the file\nimport jax\nfrom mine import in_chunks\n\n"
+        "# after make\nstep = jax.jit(step)\n\nstep = in_chunks(step)\n\n# The operations of a layer"
+    )
+    assert plan.code.count("import jax\n") == 1
 
 
 def _point(footprint_bytes: int, seconds: float) -> PlanPoint:

@@ -112,7 +112,7 @@ class _Compiler:
         for name in ("checkpointed", "traced_jaxpr", "capture_of", "analyze"):
             monkeypatch.setattr(steps, name, getattr(self, name))
         monkeypatch.setattr(steps, "estimated_peaks", lambda jaxpr: jaxpr)
-        monkeypatch.setattr(steps, "is_loop", lambda equation: equation.primitive.name == "scan")
+        monkeypatch.setattr(steps, "differentiated_loops", lambda jaxpr: jaxpr.eqns if self.is_loop else [])
         monkeypatch.setattr(steps, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(steps, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
         monkeypatch.setattr(steps, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])

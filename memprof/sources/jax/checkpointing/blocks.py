@@ -1,21 +1,24 @@
 """The blocks of a differentiated function: the parts that a plan puts checkpoints around.
 
 Blocks are the bodies of its scans, and its repetitions: the layers of a model, found as the same operations repeated on
-the same shapes. A function without either is one block.
+the same shapes. A function without either is one block. The backward pass goes only through operations that depend on
+the function's inputs, so the layers of a frozen model, which the function closes over, are no blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 _MIN_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
 _NEARLY = 0.95
+_HALF = 0.5  # of the largest repetition's bytes; one that makes less for the backward pass belongs to a frozen model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,30 @@ def is_loop(equation: Any) -> bool:
     return equation.primitive.name == "scan" and int(equation.params["length"]) > 1
 
 
+def differentiated_equations(jaxpr: core.Jaxpr) -> list[bool]:
+    """Return for each equation of a differentiated function whether the backward pass goes through it."""
+    reached = {var for var in jaxpr.invars if _has_derivative(var)}
+    found: list[bool] = []
+    for equation in jaxpr.eqns:
+        is_reached = equation.primitive.name != "stop_gradient" and any(
+            isinstance(atom, core.Var) and atom in reached for atom in equation.invars
+        )
+        results = [var for var in equation.outvars if _has_derivative(var)] if is_reached else []
+        reached.update(results)
+        found.append(bool(results))
+    return found
+
+
+def differentiated_loops(jaxpr: core.Jaxpr) -> list[Any]:
+    """Return the scans of a differentiated function whose bodies are blocks."""
+    flags = differentiated_equations(jaxpr)
+    return [each for each, is_reached in zip(jaxpr.eqns, flags, strict=True) if is_reached and is_loop(each)]
+
+
+def _has_derivative(var: Any) -> bool:
+    return hasattr(var.aval, "dtype") and bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
+
+
 def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
     """Return the equations that a function repeats, or None if its scans are its blocks.
 
@@ -48,15 +75,16 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
     Args:
         jaxpr: a jaxpr without calls of other jaxprs, except loops, branches and custom derivatives.
     """
-    equations = jaxpr.eqns
-    made = np.array([made_bytes(equation.outvars) for equation in equations], dtype=np.float64)
+    equations, flags = jaxpr.eqns, differentiated_equations(jaxpr)
+    sizes = (made_bytes(each.outvars) * is_reached for each, is_reached in zip(equations, flags, strict=True))
+    made = np.array([*sizes], dtype=np.float64)
     found = _longest_run(_numbers(equations), made)
     if found is None or made[found[0] : found[0] + found[2]].sum() < _MIN_SHARE * max(made.sum(), 1.0):
-        if not equations or any(map(is_loop, equations)):
+        if not equations or differentiated_loops(jaxpr):
             return None
         return Repeated(start=0, length=len(equations), count=1)
     first, period, covered = found
-    return _best_cut(jaxpr, first, period, covered)
+    return _without_frozen(_best_cut(jaxpr, first, period, covered), made)
 
 
 def _numbers(equations: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -92,6 +120,9 @@ def _longest_run(
         long = ends - begins >= period
         for begin, end in zip(begins[long], ends[long], strict=True):
             covered = int(end - begin) + period
+            parts = _made_by_each(made, int(begin), period, covered // period)
+            if np.count_nonzero(parts >= _HALF * max(parts)) < 2:  # the others are of a frozen model
+                continue
             found.append((float(sums[begin + covered] - sums[begin]), period, int(begin), covered))
     if not found:
         return None
@@ -100,6 +131,21 @@ def _longest_run(
         (each for each in found if each[0] >= _NEARLY * most), key=lambda each: (each[1], -each[0])
     )
     return begin, period, covered
+
+
+def _made_by_each(
+    made: np.ndarray[Any, np.dtype[np.float64]], start: int, length: int, count: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the bytes that each repetition makes for the backward pass."""
+    return made[start : start + length * count].reshape(count, length).sum(1)
+
+
+def _without_frozen(repeated: Repeated, made: np.ndarray[Any, np.dtype[np.float64]]) -> Repeated:
+    """Return a repetition without its first and last parts that the backward pass does not go through."""
+    parts = _made_by_each(made, repeated.start, repeated.length, repeated.count)
+    (kept,) = np.nonzero(parts >= _HALF * max(parts))
+    first, last = int(kept[0]), int(kept[-1])
+    return replace(repeated, start=repeated.start + first * repeated.length, count=last - first + 1)
 
 
 def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repeated:

@@ -9,7 +9,7 @@ import jax
 from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
-from memprof.sources.jax.checkpointing.blocks import Repeated, find_repeated, is_loop
+from memprof.sources.jax.checkpointing.blocks import Repeated, differentiated_loops, find_repeated, is_loop
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
@@ -45,7 +45,7 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
     """Return the different blocks of a function without calls, each with its number of runs."""
     repeated = find_repeated(closed.jaxpr)
     if repeated is None:
-        loops = [each.params for each in closed.jaxpr.eqns if is_loop(each)]
+        loops = [each.params for each in differentiated_loops(closed.jaxpr)]
         return [(without_calls(params["jaxpr"]), int(params["length"])) for params in loops]
     run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
     return [

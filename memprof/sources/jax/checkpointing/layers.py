@@ -1,26 +1,33 @@
-"""The user's functions to put checkpoints around: the functions that make the blocks of a differentiated function.
+"""The functions of the user to put checkpoints around: they make the blocks or large parts of a differentiated one.
 
 JAX records for each equation the calls that led to it. The layer of a block is the innermost function that makes nearly
-all of its bytes.
+all of its bytes. Another function that makes many bytes may be a better place, whether it repeats or not.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop, made_bytes
+from memprof.sources.jax.checkpointing.blocks import (
+    differentiated_equations,
+    differentiated_loops,
+    find_repeated,
+    is_loop,
+    made_bytes,
+)
 from memprof.sources.jax.tracing import jit_adapter
 
 _NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may lie outside the function
+_LEAST_SHARE = 0.1  # of the bytes that are made; a checkpoint around a smaller part saves too little
 # Frameworks that call the user's layers.
 _FRAMEWORKS = ("flax", "equinox", "haiku", "keras", "penzai")
 _OURS = Path(__file__).parents[3]
@@ -35,6 +42,7 @@ class Layer:
         file, line: the place of its first equation.
         count: the number of its runs in a step.
         is_loop: it is the body of a scan.
+        callers: the functions that call it, by name and file, if they are known.
     """
 
     name: str
@@ -42,6 +50,17 @@ class Layer:
     line: int
     count: int
     is_loop: bool
+    callers: frozenset[tuple[str, str]] = field(default_factory=frozenset, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its name and file, which identify it."""
+        return self.name, self.file
+
+    @property
+    def title(self) -> str:
+        """Its name in a sentence: `Block`, `rbf`."""
+        return self.name.rpartition("<locals>.")[2].removesuffix(".__call__")
 
     @property
     def own_name(self) -> str:
@@ -63,15 +82,63 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     repeated = find_repeated(closed.jaxpr)
     found: list[Layer | None] = []
     if repeated is None:
-        for each in filter(is_loop, closed.jaxpr.eqns):
+        for each in differentiated_loops(closed.jaxpr):
             body = list(jit_adapter.all_equations(each.params["jaxpr"].jaxpr))
             around = [call[:2] for call in jit_adapter.calls_to(each)]
             found.append(_layer(body, count=int(each.params["length"]), around=around, is_loop=True))
     else:
-        equations = closed.jaxpr.eqns[repeated.start : repeated.start + repeated.length]
+        flags = differentiated_equations(closed.jaxpr)
+        block = slice(repeated.start, repeated.start + repeated.length)
+        equations = [
+            each for each, is_reached in zip(closed.jaxpr.eqns[block], flags[block], strict=True) if is_reached
+        ]
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
     named = [each for each in found if each is not None and each.own_name.isidentifier()]
     return named if len(named) == len(found) else []
+
+
+def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
+    """Return the functions that make many bytes for the backward pass, those that make most first.
+
+    A function whose bytes are nearly all made by one that it calls is left out, because a checkpoint around the inner
+    one keeps more of what separates its calls.
+    """
+    sizes: Counter[tuple[str, str]] = Counter()
+    inner: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
+    lines: dict[tuple[str, str], int] = {}
+    callers: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    for equation, size in _made_in_all(closed.jaxpr):
+        chain: list[tuple[str, str]] = []
+        for name, file, line in of_user(jit_adapter.calls_to(equation)):
+            function = (name, file)
+            if function in chain:  # it calls itself
+                continue
+            callers[function].update(chain)
+            for caller in chain:
+                inner[caller][function] += size
+            chain.append(function)
+            sizes[function] += size
+            lines[function] = min(line, lines.get(function, line))
+    total = sum(size for _, size in _made_in_all(closed.jaxpr))
+    return [
+        Layer(
+            name=name, file=file, line=lines[name, file], count=1, is_loop=False, callers=frozenset(callers[name, file])
+        )
+        for (name, file), size in sizes.most_common()
+        if size >= _LEAST_SHARE * total
+        and not any(each >= _NEARLY_ALL * size for each in inner[name, file].values())
+        and name.rpartition(".")[2].isidentifier()
+    ]
+
+
+def _made_in_all(jaxpr: core.Jaxpr) -> Iterator[tuple[Any, int]]:
+    """Yield the equations that the backward pass goes through, also those of scans, with the bytes that they make."""
+    for equation, is_reached in zip(jaxpr.eqns, differentiated_equations(jaxpr), strict=True):
+        if is_reached and is_loop(equation):
+            inside = jit_adapter.all_equations(equation.params["jaxpr"].jaxpr)
+            yield from ((each, int(equation.params["length"]) * made_bytes(each.outvars)) for each in inside)
+        elif is_reached:
+            yield equation, made_bytes(equation.outvars)
 
 
 @contextmanager

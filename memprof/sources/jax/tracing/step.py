@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
-from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.tracing.step_checks import argument_numbers, check_callable, check_step, shown
 
 
@@ -89,47 +88,3 @@ class StepSpec:
     def label(self) -> str:
         """The workload and its techniques: `transformer bf16+scan`."""
         return " ".join(part for part in (self.workload, "+".join(self.techniques)) if part)
-
-
-def spec_of_call(
-    step: Callable[..., Any] | StepSpec,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    donate_argnums: Sequence[int] | int = (),
-    static_argnums: Sequence[int] | int = (),
-    roles: Mapping[str, Role | str] | None = None,
-    label: str | None = None,
-    compiler_options: Mapping[str, str] | None = None,
-) -> StepSpec:
-    """Return the spec of a call of the API, which names a function with its arguments, or a spec alone.
-
-    Raises:
-        MemprofError: an argument is invalid, or repeats what the spec has.
-    """
-    if isinstance(step, StepSpec):
-        given = {
-            "donate_argnums": donate_argnums != (),
-            "static_argnums": static_argnums != (),
-            "roles": roles is not None,
-            "compiler_options": compiler_options is not None,
-        }
-        more = ["positional arguments"] * bool(args) + [
-            *kwargs,
-            *(name for name, is_given in given.items() if is_given),
-        ]
-        if more:
-            raise MemprofError(
-                f"a memprof.StepSpec holds its own arguments and options, so leave out {', '.join(more)}"
-            )
-        return step if label is None else replace(step, workload=label)
-    return StepSpec(
-        step,
-        args,
-        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
-        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
-        roles={} if roles is None else roles,
-        kwargs=kwargs,
-        workload=label or str(own(step, "__name__") or "step"),
-        compiler_options={} if compiler_options is None else compiler_options,
-    )

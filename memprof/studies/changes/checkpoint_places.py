@@ -1,0 +1,213 @@
+"""Where to put the checkpoints of a step, chosen by an estimate of the traced step with them in it.
+
+The first choice is the layers: the functions that make its repetitions, the bodies of its scans or, without either, the
+loss. Other functions that make many bytes replace the layers, or are added to them, if the estimate is clearly lower:
+blocks of a U-Net, each of another shape; a kernel function that is called once; the blocks of a model that runs twice.
+Each choice takes a trace, and no compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large_functions, layers_of
+from memprof.sources.jax.checkpointing.liveness import estimated_peaks
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.rebinding import find_bound, pasted_anew
+from memprof.studies.changes.change import Step
+from memprof.studies.changes.checkpoint_code import Written, code_of, forms_of
+
+CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
+_MAX_FUNCTIONS = 5  # that replace the layers or are added to them; each takes one or two traces
+_CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the checkpoints of a step go.
+
+    Attributes:
+        layers: the functions to put checkpoints around; empty: the loss as a whole.
+        written: the functions in the form of code that takes effect; None if no code around them does.
+        is_repeated: whether they are the layers of the step, not other functions of it.
+        num_blocks: number of calls or iterations that the backward pass goes through.
+        num_idle: number of other calls, to which the checkpoint makes no difference.
+        peak_bytes: the estimate of the step with the checkpoints.
+    """
+
+    layers: tuple[Layer, ...]
+    written: tuple[Written, ...] | None
+    is_repeated: bool
+    num_blocks: int
+    num_idle: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    """A traced step.
+
+    Attributes:
+        num_inside: number of checkpoints in the functions that it differentiates.
+        num_idle: number of checkpoints that the backward pass does not go through.
+        num_differentiated: number of the others.
+    """
+
+    num_inside: int
+    num_idle: int
+    num_differentiated: int
+    peak_bytes: int
+
+
+def best_place(step: Step) -> Place | None:
+    """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode."""
+    with checkpointed(None) as functions:
+        traced_jaxpr(step.spec, step.target)
+    layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
+    changed = [closed for closed in functions if not layers or layers_of(closed)]
+    num_blocks = sum(count for closed in changed for _, count in blocks_of(closed))
+    if not num_blocks:
+        return None
+    before = _traced(step)
+    best = _place_of_layers(step, before, layers, num_blocks)
+    large = {each.key: each for closed in functions for each in large_functions(closed)}
+    known = {each.key for each in layers}
+    others = [each for each in large.values() if each.key not in known][:_MAX_FUNCTIONS]
+    places = [place for each in others if (place := _place_of_functions(step, before, [each])) is not None]
+    places.sort(key=lambda place: place.peak_bytes)
+    if places and places[0].peak_bytes <= CLEARLY * best.peak_bytes:
+        best = places.pop(0)
+    for place in places if best.written is not None else ():
+        both = (*best.layers, *place.layers)
+        more = None if _are_nested(both, large) else _place_of_functions(step, before, both)
+        if more is not None and more.peak_bytes <= CLEARLY * best.peak_bytes:
+            best = more
+    return best
+
+
+def _place_of_layers(step: Step, before: _Traced, layers: Sequence[Layer], num_blocks: int) -> Place:
+    is_one = num_blocks == 1 and not any(layer.is_loop for layer in layers)
+    least = sum(1 if layer.is_loop else layer.count for layer in layers)
+    found = _effective(step, before, layers, least)
+    if found is None:
+        with around_blocks(layers, "nothing_saveable"):
+            after = _traced(step)
+    else:
+        _, after = found
+    num_calls = after.num_differentiated - before.num_differentiated
+    return Place(
+        layers=tuple(layers),
+        written=None if found is None else found[0],
+        is_repeated=not is_one or found is None,
+        num_blocks=max(num_calls, 1) if is_one and found is not None else num_blocks,
+        num_idle=0 if found is None else after.num_idle - before.num_idle,
+        peak_bytes=after.peak_bytes,
+    )
+
+
+def _place_of_functions(step: Step, before: _Traced, layers: Sequence[Layer]) -> Place | None:
+    """Return the place around some functions; None if no code puts a checkpoint there that the backward pass meets."""
+    found = _effective(step, before, layers, len(layers))
+    if found is None:
+        return None
+    written, after = found
+    num_blocks = after.num_differentiated - before.num_differentiated
+    if num_blocks < 1:
+        return None
+    return Place(
+        layers=tuple(layers),
+        written=written,
+        is_repeated=False,
+        num_blocks=num_blocks,
+        num_idle=after.num_idle - before.num_idle,
+        peak_bytes=after.peak_bytes,
+    )
+
+
+def _effective(
+    step: Step, before: _Traced, layers: Sequence[Layer], least: int
+) -> tuple[tuple[Written, ...], _Traced] | None:
+    """Return the form of the code that takes effect in the user's program, and the step traced with it.
+
+    Args:
+        least: the number of checkpoints that the code must make. A function that runs all layers would have a single
+            checkpoint around them all.
+
+    Returns:
+        None if a function cannot be assigned from outside, or no form takes effect.
+    """
+    found = [(layer, find_bound(layer.name, layer.file)) for layer in layers]
+    if not found or any(bound is None for _, bound in found):
+        return None
+    for number in range(2):
+        written = tuple(
+            Written(layer=layer, bound=bound, form=forms[min(number, len(forms) - 1)])
+            for layer, bound in found
+            if bound is not None and (forms := forms_of(bound))
+        )
+        try:
+            with pasted_anew(code_of(written, "nothing_saveable"), [each.bound for each in written]):
+                after = _traced(step)
+        except Exception:  # raised by the user's code with ours in it
+            continue
+        if after.num_inside >= before.num_inside + least:
+            return written, after
+    return None
+
+
+def around_blocks(layers: Sequence[Layer], policy: str) -> AbstractContextManager[object]:
+    """Return a context in which the blocks of a traced step have checkpoints.
+
+    Args:
+        layers: if there are any, only functions with layers have them.
+    """
+    rule: Any = getattr(jax.checkpoint_policies, policy)
+    return checkpointed(rule, chosen=_has_layers) if layers else checkpointed(rule)
+
+
+def _has_layers(closed: core.ClosedJaxpr) -> bool:
+    return bool(layers_of(closed))
+
+
+def are_called(step: Step, layers: Iterable[Layer]) -> bool:
+    """Whether each layer's function is called once per block, and so does not run all of its blocks in one call."""
+    wanted = {each.key: 1 if each.is_loop else each.count for each in layers}
+    with jit_adapter.traced_anew(), calls_counted() as calls:
+        traced_jaxpr(step.spec, step.target)
+    return all(calls[function] >= count for function, count in wanted.items())
+
+
+def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer]) -> bool:
+    """Whether one of some functions calls another."""
+    callers = [large[each.key].callers for each in layers if each.key in large]
+    return any(each.key in of_one for each in layers for of_one in callers)
+
+
+def _traced(step: Step) -> _Traced:
+    with differentiated() as functions:
+        jaxpr = traced_jaxpr(step.spec, step.target).jaxpr
+    inside = (each for closed in functions for each in _checkpoints_in(closed.jaxpr))
+    are_met = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
+    return _Traced(
+        num_inside=sum(1 for _ in inside),
+        num_idle=are_met.count(False),
+        num_differentiated=are_met.count(True),
+        peak_bytes=min(estimated_peaks(jaxpr)),
+    )
+
+
+def _checkpoints_in(jaxpr: core.Jaxpr) -> Iterable[Any]:
+    for each in jaxpr.eqns:
+        if each.primitive.name in _CHECKPOINTS:
+            yield each
+        for inner in core.jaxprs_in_params(each.params):
+            yield from _checkpoints_in(inner)
