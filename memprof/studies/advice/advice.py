@@ -8,7 +8,7 @@ from enum import Enum
 
 from memprof.studies.advice.what_if import Without
 from memprof.studies.pasted_code import pasteable
-from memprof.workloads.intents import Intent, means_to
+from memprof.workloads.intents import Aim, Intent, means_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +110,14 @@ class Advice:
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Sort advice: compiled savings first (free ones, then by cost per byte), then upper bounds, largest first."""
+    """Sort advice: compiled savings (free ones, then by cost per byte), then upper bounds (donation, then by size)."""
     return tuple(sorted(advice, key=_rank))
 
 
 def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
-        return (True, True, 0.0, -advice.bound_bytes)
+        return (True, advice.proposal.intent.aim is not Aim.DONATE, 0.0, -advice.bound_bytes)
     repeats = advice.proposal.intent.aim.recomputes or compiled.recomputed_flops > 0
     is_free = not repeats and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)
