@@ -323,7 +323,7 @@ def _mean_square(params: dict[str, jax.Array], batch: dict[str, jax.Array]) -> j
 
 def _train_spec() -> memprof.TrainSpec:
     params = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
-    return memprof.TrainSpec(_mean_square, params, optax.sgd(0.1), {"x": jax.ShapeDtypeStruct((512, 64), "float32")})
+    return memprof.TrainSpec(_mean_square, params, optax.adam(0.1), {"x": jax.ShapeDtypeStruct((16, 64), "float32")})
 
 
 def test_every_function_of_the_api_takes_a_train_spec() -> None:
