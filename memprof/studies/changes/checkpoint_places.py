@@ -27,6 +27,7 @@ from memprof.studies.changes.change import Step
 from memprof.studies.changes.checkpoint_code import Written, code_of, forms_of
 
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
+_MANY = 4  # layers
 _MAX_FUNCTIONS = 5  # that replace the layers or are added to them; each takes one or two traces
 _CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
 
@@ -80,8 +81,7 @@ def best_place(step: Step) -> Place | None:
     before = _traced(step)
     best = _place_of_layers(step, before, layers, num_blocks)
     large = {each.key: each for closed in functions for each in large_functions(closed)}
-    known = {each.key for each in layers}
-    others = [each for each in large.values() if each.key not in known][:_MAX_FUNCTIONS]
+    others = [each for each in large.values() if not _is_no_better(each, layers, large)][:_MAX_FUNCTIONS]
     places = [place for each in others if (place := _place_of_functions(step, before, [each])) is not None]
     places.sort(key=lambda place: place.peak_bytes)
     if places and places[0].peak_bytes <= CLEARLY * best.peak_bytes:
@@ -184,6 +184,18 @@ def are_called(step: Step, layers: Iterable[Layer]) -> bool:
     with jit_adapter.traced_anew(), calls_counted() as calls:
         traced_jaxpr(step.spec, step.target)
     return all(calls[function] >= count for function, count in wanted.items())
+
+
+def _is_no_better(function: Layer, layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer]) -> bool:
+    """Whether a checkpoint around a function is known to save no more than the checkpoints around the layers.
+
+    A part of a layer saves less than the layer, and a function around many layers recomputes them all at once. So for a
+    transformer, only the functions beside its layers take a trace.
+    """
+    many = [each for each in layers if each.is_loop or each.count >= _MANY]
+    around = {key for each in many if each.key in large for key in large[each.key].callers}
+    known = {each.key for each in many}
+    return function.key in {each.key for each in layers} | around or not known.isdisjoint(function.callers)
 
 
 def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer]) -> bool:

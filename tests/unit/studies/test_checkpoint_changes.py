@@ -16,6 +16,7 @@ from report_builder import H100
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.rebinding import Bound
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.studies.changes import checkpoint_places
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.checkpoint_code import FORMS, forms_of
 from memprof.studies.changes.recomputation import recomputations
@@ -232,6 +233,29 @@ def step(w, x):
 
 args = (jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((512, 64), jnp.float32))
 """
+_MANY_LAYERS = f"""
+import jax, jax.numpy as jnp
+
+def part(w, x):
+    return jnp.cos(jnp.sin(x @ w["up"]))
+
+def block(w, x):
+    return x + jnp.exp(x) + part(w, x) @ w["down"]
+
+def net(params, x):
+    for w in params:
+        x = block(w, x)
+    return x
+
+def head(x):
+    return jnp.mean(jnp.exp(x @ x.T) ** 2)
+
+def loss(params, x):
+    return head(net(params, x))
+
+def step(params, x):
+    return jax.grad(loss)(params, x)
+{_ARGUMENTS.replace("* 3", "* 4").replace("S((8, 4)", "S((64, 4)")}"""
 _FROZEN = f"""
 import jax, jax.numpy as jnp
 
@@ -403,6 +427,18 @@ def test_a_function_that_is_called_once_has_a_checkpoint_if_it_makes_much(tmp_pa
     assert change.what == "Checkpoint wide, and keep their inputs alone"
     assert change.evidence == "the backward pass goes through 1 function; wide (train.py:5)"
     assert _num_checkpoints(change) == 1
+
+
+def test_functions_within_and_around_many_layers_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(
+        checkpoint_places,
+        "_place_of_functions",
+        lambda step, before, layers: tried.extend(each.name for each in layers),
+    )
+    change = Program(_MANY_LAYERS, tmp_path).changes()["recompute_nothing"]
+    assert change.evidence.endswith("4 layers; block (train.py:8)")
+    assert tried == ["head"]
 
 
 def test_the_passes_of_a_frozen_model_are_not_layers(tmp_path: Path) -> None:
