@@ -259,7 +259,7 @@ def test_no_way_to_put_a_limit_on_a_test_passes_unseen(pytester: pytest.Pytester
             "*not applied to an async test*",
             "*'lots' is not a memory size*",
             "*unknown limit 'maxx'*",
-            "*must return or yield a memprof.StepSpec, not list*",
+            "*must return or yield a memprof.StepSpec or a memprof.TrainSpec, not list*",
             "*there is nothing to check*",
             "*within its limits (max=2 MiB)*test_outer_marker*",
             "*over its limits (max=1 KiB)*test_outer_marker*",
