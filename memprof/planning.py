@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
-from memprof.analysis.records.rewrites import Donation, FusedAttention, InChunks, NarrowSums, Rewrite, Unrolled
+from memprof.analysis.records.rewrites import (
+    Donation,
+    FusedAttention,
+    InChunks,
+    InMinibatches,
+    NarrowSums,
+    Rewrite,
+    Unrolled,
+)
 from memprof.errors import MemprofError
 from memprof.progress import stages_shown
 
@@ -106,6 +114,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
     from memprof.sources.jax.checkpointing.apply import traced_within
     from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
+    from memprof.sources.jax.checkpointing.minibatches import in_minibatches
     from memprof.sources.jax.checkpointing.unrolled import unrolled
     from memprof.sources.jax.tracing import jit_adapter
 
@@ -115,6 +124,8 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return jit_adapter.jitted_with_donation(step, rewrite.positions) if is_jitted else step
         case InChunks():
             return traced_within(step, lambda: chunked(rewrite))
+        case InMinibatches():
+            return traced_within(step, lambda: in_minibatches(rewrite))
         case FusedAttention():
             return traced_within(step, lambda: fused(rewrite))
         case NarrowSums():

@@ -46,6 +46,7 @@ _IMPORTS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "optax": "imp
 class Aim(Enum):
     """The goal of a change."""
 
+    ACCUMULATE_GRADIENTS = auto()  # of minibatches
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
     CAST_CACHE = auto()  # hold keys and values in 16 bits
     CAST_WEIGHTS = auto()  # hold weights in 16 bits

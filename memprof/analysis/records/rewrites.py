@@ -19,6 +19,20 @@ class InChunks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InMinibatches:
+    """A loop adds up the gradients of minibatches, so that only one minibatch's activations exist at a time.
+
+    Attributes:
+        number: the number of minibatches. They are equal, so it is at most this number, and divides the examples.
+        interleaved: whether each takes every `number`-th example, as for a batch that is divided over devices, instead
+            of consecutive examples.
+    """
+
+    number: int
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FusedAttention:
     """Each attention of a step that trains is computed by `jax.nn.dot_product_attention`.
 
@@ -46,4 +60,4 @@ class Donation:
     positions: tuple[int, ...]
 
 
-Rewrite = Donation | InChunks | FusedAttention | NarrowSums | Unrolled
+Rewrite = Donation | InChunks | InMinibatches | FusedAttention | NarrowSums | Unrolled

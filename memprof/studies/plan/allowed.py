@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from memprof.errors import MemprofError
+from memprof.studies.changes import minibatches
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
@@ -13,9 +14,10 @@ from memprof.studies.changes.donation import donations
 
 
 class Allowed(Enum):
-    """A change that leaves the numbers of a step unchanged."""
+    """A change that leaves the numbers of a step unchanged, but for rounding."""
 
     DONATE = "donate"
+    ACCUMULATE = "accumulate"
     CHUNKED_LOSS = "chunked-loss"
     FUSED_ATTENTION = "fused-attention"
     CHUNKED_ATTENTION = "chunked-attention"
@@ -31,9 +33,14 @@ class Allowed(Enum):
         return _FAMILIES.get(self, in_chunks)
 
 
-_RULES = {Allowed.DONATE: "donate_state", Allowed.FUSED_ATTENTION: "flash_attention"}
+_RULES = {
+    Allowed.DONATE: "donate_state",
+    Allowed.ACCUMULATE: minibatches.RULE,
+    Allowed.FUSED_ATTENTION: "flash_attention",
+}
 _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
     Allowed.DONATE: donations,
+    Allowed.ACCUMULATE: minibatches.accumulated_more_and_more,
     Allowed.FUSED_ATTENTION: attention_kernels,
 }
 

@@ -122,16 +122,18 @@ class _Search:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
                 continue
             step = Step(spec=self.step.spec, target=self._compiler.target, report=report, advice=upper_bounds(report))
-            change = next((made for made in each.family(step) if made.rule == each.rule), None)
-            if change is None:
-                continue
-            smallest = self.smallest_bytes
-            changed = self._compiler.report(change.spec, each.rule)
-            found = changed_step(each.rule, change.spec, changed, self._compiler)
-            self.points += found.points
-            if found.points[0].footprint_bytes < smallest:
+            for change in (made for made in each.family(step) if made.rule == each.rule):
+                smallest = self.smallest_bytes
+                changed = self._compiler.report(change.spec, each.rule)
+                found = changed_step(each.rule, change.spec, changed, self._compiler)
+                self.points += found.points
+                if found.points[0].footprint_bytes >= smallest:
+                    break
                 self.step, report = found, changed
+                self.changes = [kept for kept in self.changes if kept.rule != each.rule]
                 self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
+                if each is not Allowed.ACCUMULATE or self.smallest_bytes <= budget_bytes:
+                    break
 
     def look(self, budget_bytes: int) -> None:
         """Compile candidates that may fit and are faster than all points within the budget, then a mixture.

@@ -8,7 +8,7 @@ from typing import Any
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Phase
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
-from memprof.workloads.intents import Aim, Means
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import MINIBATCHES
 from memprof.workloads.technique import ARGUMENT, Argument, Observation, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -101,9 +101,20 @@ gradients = jax.tree.map(lambda *each: sum(each) / <N>, *each)""",
 )
 
 TECHNIQUES = (ACCUM, ACCUM_LOOP)
+
+
+def over_minibatches(intent: Intent) -> Means:
+    """The user divides the batch into as many minibatches as advice says."""
+    return Means(
+        words=f"Compute the gradients of {intent.num_parts} minibatches in a jax.lax.scan, and add them up.",
+        technique=f"{ACCUM.name}{intent.num_parts}",
+    )
+
+
 MEANS = {
+    Aim.ACCUMULATE_GRADIENTS: over_minibatches,
     Aim.CAST_ACCUMULATORS: Means(
         code="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)\n"
         "add = lambda total, gradients: jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients)"
-    )
+    ),
 }

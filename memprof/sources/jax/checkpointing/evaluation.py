@@ -36,6 +36,17 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
 
 
+def without_rules(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Return the same function with its jits inlined, and without the derivatives that its functions define."""
+
+    def rule(equation: Any, values: list[Any]) -> list[Any] | None:
+        if equation.primitive.name == "custom_jvp_call":
+            return evaluated(equation.params["call_jaxpr"], values, rule)
+        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+
+    return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
+
+
 def as_function(closed: core.ClosedJaxpr) -> Flat:
     """Return a jaxpr as a function from arrays to a list of arrays."""
     return lambda *args: evaluated(closed, args, _no_rewrite)

@@ -16,10 +16,11 @@ from math import prod
 from typing import Any
 
 _ELEMENTWISE = frozenset(
-    "abs add add_any and cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp exp2 expm1"
-    " floor ge gt integer_pow is_finite le log log1p logistic lt max min mul name ne neg nextafter not or pow"
-    " reduce_precision rem round rsqrt select_n sharding_constraint sign sin sqrt square stop_gradient sub tan tanh"
-    " xor".split()
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy copy_p"
+    " cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p"
+    " logistic lt max min mul name ne neg nextafter not one_minus_square or pow reduce_precision rem round rsqrt"
+    " select_n shift_left shift_right_arithmetic shift_right_logical sharding_constraint sign sin sinh sqrt square"
+    " stop_gradient sub tan tanh xor".split()
 )
 _REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
 
@@ -138,6 +139,10 @@ def _squeeze(equation: Any, axis: int, num_rows: int) -> Rows | None:
 def _dot(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     contracted, batch = equation.params["dimension_numbers"]
     lhs, rhs = axes
+    for of_side, axis in ((0, lhs), (1, rhs)):
+        if axis is not None and axis in contracted[of_side]:
+            place = list(contracted[of_side]).index(axis)
+            return Rows(inputs=(contracted[0][place], contracted[1][place]), result=None)
     if lhs is not None and lhs in batch[0]:
         place = list(batch[0]).index(lhs)
         return Rows(inputs=(lhs, batch[1][place]), result=place)
@@ -160,7 +165,7 @@ def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     numbers, sizes, (axis, _) = equation.params["dimension_numbers"], equation.params["slice_sizes"], axes
     in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
     if axis is None:
-        return None
+        return _gather_by_rows(equation, axes[1], in_batch)
     if axis in numbers.operand_batching_dims:  # each row has its own indices
         of_indices = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(axis)]
         return Rows(inputs=(axis, of_indices), result=in_batch[of_indices])
@@ -175,6 +180,63 @@ def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=(axis, None), result=numbers.offset_dims[kept.index(axis)], sizes=("slice_sizes", axis))
 
 
+def _gather_by_rows(equation: Any, axis: Axis, in_batch: Sequence[int]) -> Rows | None:
+    """Return the row axes of a gather whose indices have the rows: each row looks up entries of the whole operand."""
+    if axis is None or axis in equation.params["dimension_numbers"].start_indices_batching_dims:
+        return None
+    return Rows(inputs=(None, axis), result=in_batch[axis])
+
+
+def _convolution(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    numbers = equation.params["dimension_numbers"]
+    if axes[0] != numbers.lhs_spec[0] or axes[1] is not None or equation.params["batch_group_count"] != 1:
+        return None
+    return Rows(inputs=(axes[0], None), result=numbers.out_spec[0])
+
+
+def _pad(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    axis = axes[0]
+    if axis is None or any(equation.params["padding_config"][axis]):
+        return None
+    return Rows(inputs=(axis, None), result=axis)
+
+
+def _window(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    params = equation.params
+    is_one = all(params[name][axis] == 1 for name in ("window_dimensions", "window_strides", "base_dilation"))
+    return Rows(inputs=(axis,), result=axis) if is_one and not any(params["padding"][axis]) else None
+
+
+def _except(name: str) -> Callable[[Any, int, int], Rows | None]:
+    """Return the rule of an operation along all axes but some; this parameter holds the axis or axes without rows."""
+
+    def rule(equation: Any, axis: int, num_rows: int) -> Rows | None:
+        along = equation.params[name]
+        is_along = axis in along if isinstance(along, tuple) else axis == along
+        return None if is_along else Rows(inputs=(axis,), result=axis)
+
+    return rule
+
+
+def _dynamic_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    axis, *starts = axes
+    if axis is None or any(each is not None for each in starts):
+        return None
+    if equation.params["slice_sizes"][axis] != equation.invars[0].aval.shape[axis]:
+        return None
+    return Rows(inputs=(axis, *starts), result=axis, sizes=("slice_sizes", axis))
+
+
+def _dynamic_update_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    array, update, *starts = axes
+    axis = update if array is None else array
+    if axis is None or update not in (axis, None) or any(each is not None for each in starts):
+        return None
+    if equation.invars[0].aval.shape[axis] != equation.invars[1].aval.shape[axis]:
+        return None
+    return Rows(inputs=(axis, axis, *starts), result=axis)
+
+
 def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
     params, strides = equation.params, equation.params["strides"]
     is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == equation.invars[0].aval.shape[axis]
@@ -185,17 +247,25 @@ def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
 
 _OF_ONE_INPUT: dict[str, Callable[[Any, int, int], Rows | None]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
+    **dict.fromkeys(("reduce_window_max", "reduce_window_min", "reduce_window_sum"), _window),
     "broadcast_in_dim": _broadcast,
     "reduce_sum": _sum,
     "reshape": _reshape,
+    "rev": _except("dimensions"),
     "slice": _slice,
+    "split": _except("axis"),
     "squeeze": _squeeze,
+    "top_k": _except("axis"),
     "transpose": _transpose,
 }
 _OF_SEVERAL_INPUTS: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
     **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
     "concatenate": _along("dimension"),
+    "conv_general_dilated": _convolution,
     "dot_general": _dot,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
+    "pad": _pad,
     "sort": _along("dimension"),
 }

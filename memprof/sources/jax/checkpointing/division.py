@@ -1,0 +1,397 @@
+"""Divide a function into equal parts of its rows, and compute one part.
+
+Each value of the function is one of these:
+
+- whole: it depends on no row, so that every part may compute or read it;
+- an array with the rows along an axis: a part computes its rows alone;
+- a sum over all rows (`Total.SUM`): the sums of all parts add up to it;
+- a result of sums that is not linear in them (`Total.LATER`): only the sums of all parts give it.
+
+If a loss is such a sum, its gradients are sums, too. For example, a mean over examples is a sum divided by a constant.
+Batch statistics are sums that the forward pass needs for each row, so a function with them cannot be divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from memprof.sources.jax.checkpointing.evaluation import bind, value_of, without_jits, without_rules
+from memprof.sources.jax.checkpointing.rows import Axis, rows_of
+from memprof.sources.jax.tracing import jit_adapter
+
+
+class Total(Enum):
+    """A value made from all rows."""
+
+    SUM = auto()
+    LATER = auto()
+
+
+State = Axis | Total
+
+# Linear in one input: the sum of the results is the result of the sum.
+_LINEAR = frozenset(
+    "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
+    " slice squeeze stop_gradient transpose".split()
+)
+_PRODUCTS = frozenset({"dot_general", "mul"})
+_ADDITIONS = frozenset({"add", "add_any", "concatenate", "pad", "sub"})
+
+
+class UndividedError(Exception):
+    """A function cannot be divided. The message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One part of the rows.
+
+    Attributes:
+        index: number of the part, which may be traced.
+        num_parts: number of parts; it divides the number of rows.
+        num_rows: number of rows of the whole.
+        is_interleaved: whether it takes every `num_parts`-th row, instead of consecutive rows.
+    """
+
+    index: Any
+    num_parts: int
+    num_rows: int
+    is_interleaved: bool = False
+
+    @property
+    def part_rows(self) -> int:
+        """The number of rows of a part."""
+        return self.num_rows // self.num_parts
+
+    def of_array(self, array: Any, axis: int) -> Any:
+        """Return the part's rows of a whole array. Each row may take several entries of the axis."""
+        shape = array.shape
+        before, after, width = shape[:axis], shape[axis + 1 :], shape[axis] // self.num_rows
+        middle = (self.part_rows, self.num_parts) if self.is_interleaved else (self.num_parts, self.part_rows)
+        split = array.reshape(*before, *middle, width, *after)
+        rows = jax.lax.dynamic_index_in_dim(split, self.index, axis + self.is_interleaved, keepdims=False)
+        return rows.reshape(*before, self.part_rows * width, *after)
+
+    def joined(self, parts: Any, axis: int) -> Any:
+        """Return the whole array from all parts, which are stacked along a new first axis."""
+        before, after, width = parts.shape[1 : axis + 1], parts.shape[axis + 2 :], parts.shape[axis + 1]
+        split = jnp.moveaxis(
+            parts.reshape(self.num_parts, *before, self.part_rows, width // self.part_rows, *after),
+            0,
+            axis + self.is_interleaved,
+        )
+        return split.reshape(*before, self.num_parts * width, *after)
+
+    def once(self, value: Any) -> Any:
+        """Return the share of a whole value in a sum: the first part takes all of it."""
+        return jnp.where(self.index == 0, value, jnp.zeros_like(value))
+
+    def taken(self, value: Any, has: State, wanted: State) -> Any:
+        """Return a value in another state than it has: the part's rows of a whole array, or its share in a sum."""
+        if has == wanted:
+            return value
+        assert has is None, (has, wanted)
+        if isinstance(wanted, Total):
+            return self.once(value)
+        assert wanted is not None
+        return self.of_array(value, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Action:
+    """How a part computes an equation: the states of its inputs and results, and a function from one to the other."""
+
+    inputs: tuple[State, ...]
+    results: tuple[State, ...]
+    run: Callable[[Sequence[Any], Piece], list[Any]]
+
+
+class Division:
+    """A function whose rows can be computed in parts.
+
+    Args:
+        states: the states of its constants, then of its inputs: whole, or with a row axis.
+        num_rows: the number of rows.
+        fixed: the constants and inputs that are not differentiated; None for a function within another one. Values
+            that depend on them alone may be computed outside of the parts.
+
+    Attributes:
+        results: the states of its results.
+        outside: the values that parts read, and that are computed whole, before them.
+
+    Raises:
+        UndividedError: an operation mixes the rows, or is unknown.
+    """
+
+    def __init__(
+        self, jaxpr: core.Jaxpr, states: Sequence[State], num_rows: int, *, fixed: Collection[Any] | None = None
+    ) -> None:
+        self._jaxpr, self._num_rows = jaxpr, num_rows
+        self._states: dict[Any, State] = dict(zip([*jaxpr.constvars, *jaxpr.invars], states, strict=True))
+        self._fixed = None if fixed is None else {*fixed}
+        self._actions: dict[int, _Action] = {}
+        self.outside: dict[Any, None] = {}
+        for number, equation in enumerate(jaxpr.eqns):
+            self._add(number, equation)
+        self.results = [self.state(atom) for atom in jaxpr.outvars]
+
+    def state(self, atom: Any) -> State:
+        """Return the state of an input or result of an equation."""
+        return self._states[atom] if isinstance(atom, core.Var) else None
+
+    def part(self, inputs: Sequence[Any], piece: Piece, wanted: Sequence[Any], outside: dict[Any, Any]) -> list[Any]:
+        """Compute a part of the rows.
+
+        Args:
+            inputs: the part's constants and inputs, in their states.
+            wanted: the variables to return. The sums are the part's own.
+            outside: the values that are computed before the parts.
+        """
+        jaxpr = self._jaxpr
+        known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
+
+        def taken(atom: Any, wanted: State) -> Any:
+            if not isinstance(atom, core.Var):
+                return piece.taken(atom.val, None, wanted)
+            has = self._states[atom]
+            if atom in outside and (atom not in known or has != wanted):
+                return piece.taken(outside[atom], None, wanted)
+            return piece.taken(known[atom], has, wanted)
+
+        for number in needed(jaxpr, wanted, {*known, *outside}, among=self._actions):
+            equation, action = jaxpr.eqns[number], self._actions[number]
+            with jit_adapter.name_of(equation):
+                values = [taken(*each) for each in zip(equation.invars, action.inputs, strict=True)]
+                known.update(zip(equation.outvars, action.run(values, piece), strict=True))
+        return [taken(atom, self.state(atom)) for atom in wanted]
+
+    def _add(self, number: int, equation: Any) -> None:
+        is_fixed = all(map(self._is_fixed, equation.invars))
+        if is_fixed and self._fixed is not None:
+            self._fixed.update(equation.outvars)
+        try:
+            action = self._action(equation)
+        except UndividedError:
+            if not is_fixed:
+                raise
+            action = None
+        if action is None or (is_fixed and any(isinstance(each, Total) for each in action.results)):
+            self._states.update(dict.fromkeys(equation.outvars))
+            self.outside.update(dict.fromkeys(equation.outvars))
+            return
+        for atom, wanted in zip(equation.invars, action.inputs, strict=True):
+            if self.state(atom) != wanted:
+                if isinstance(atom, core.Var) and self._is_fixed(atom):
+                    self.outside[atom] = None
+                elif self.state(atom) is not None:
+                    raise UndividedError(f"{equation.primitive.name} mixes the rows")
+        self._states.update(zip(equation.outvars, action.results, strict=True))
+        self._actions[number] = action
+
+    def _is_fixed(self, atom: Any) -> bool:
+        return self._fixed is not None and (not isinstance(atom, core.Var) or atom in self._fixed)
+
+    def _action(self, equation: Any) -> _Action:
+        name, states = equation.primitive.name, [self.state(atom) for atom in equation.invars]
+        if all(each is None for each in states):
+            return _Action(
+                inputs=tuple(states),
+                results=(None,) * len(equation.outvars),
+                run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
+            )
+        if equation.effects:
+            raise UndividedError(f"{name} has side effects")
+        if name in _CALLS and Total.LATER not in states:
+            action = _CALLS[name](equation, states, self._num_rows)
+            return _later(equation, states) if Total.LATER in action.results else action
+        if any(isinstance(each, Total) for each in states):
+            return _of_sums(equation, states)
+        return _of_rows(equation, states, self._num_rows)
+
+
+def needed(jaxpr: core.Jaxpr, wanted: Collection[Any], given: Collection[Any], among: Collection[int]) -> list[int]:
+    """Return the numbers of the equations that make wanted variables from given ones, in order."""
+    pending = {atom for atom in wanted if isinstance(atom, core.Var) and atom not in given}
+    found: list[int] = []
+    for number in reversed(range(len(jaxpr.eqns))):
+        equation = jaxpr.eqns[number]
+        if number in among and not pending.isdisjoint(equation.outvars):
+            found.append(number)
+            pending.update(atom for atom in equation.invars if isinstance(atom, core.Var) and atom not in given)
+    return found[::-1]
+
+
+def evaluated_whole(jaxpr: core.Jaxpr, wanted: Collection[Any], known: dict[Any, Any]) -> list[Any]:
+    """Return wanted values, computed whole from known ones. All that is computed is known afterwards."""
+    for number in needed(jaxpr, wanted, {*known}, among=range(len(jaxpr.eqns))):
+        bind(jaxpr.eqns[number], known, jaxpr.eqns[number].params)
+    return [value_of(atom, known) for atom in wanted]
+
+
+def _of_rows(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
+    axes: list[Axis] = [each for each in states if not isinstance(each, Total)]
+    rows = rows_of(equation, axes, num_rows)
+    if rows is None:
+        raise UndividedError(f"{equation.primitive.name} mixes the rows, or is unknown")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        return jit_adapter.bound(equation, [*values], rows.params(equation, piece.part_rows, piece.num_rows))
+
+    result = Total.SUM if rows.result is None else rows.result
+    return _Action(inputs=rows.inputs, results=(result,) * len(equation.outvars), run=run)
+
+
+def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
+    """Return the action of an equation that reads sums: if it is linear in them, a part computes its share."""
+    name, is_sum = equation.primitive.name, [each is Total.SUM for each in states]
+    inputs = tuple(states)
+    if Total.LATER in states or any(isinstance(each, int) for each in states):
+        return _later(equation, states)
+    if name in _ADDITIONS:
+        inputs = (Total.SUM,) * len(states)
+    elif name == "select_n" and not is_sum[0]:
+        inputs = (None, *(Total.SUM,) * (len(states) - 1))
+    elif not (
+        (name in _LINEAR and is_sum[0] and sum(is_sum) == 1)
+        or (name in _PRODUCTS and sum(is_sum) == 1)
+        or (name == "div" and is_sum == [True, False] and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact))
+        or (name == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.inexact))
+    ):
+        return _later(equation, states)
+    return _Action(
+        inputs=inputs,
+        results=(Total.SUM,) * len(equation.outvars),
+        run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
+    )
+
+
+def _later(equation: Any, states: Sequence[State]) -> _Action:
+    """Return the action of an equation that needs the sums of all parts. No part runs it."""
+    if any(isinstance(each, int) for each in states):
+        raise UndividedError(f"{equation.primitive.name} needs a result of all rows for each row")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        raise AssertionError("no part computes this")
+
+    return _Action(inputs=tuple(states), results=(Total.LATER,) * len(equation.outvars), run=run)
+
+
+def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
+    params = equation.params
+    body = without_jits(params["jaxpr"])
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
+    consts, carry = [*states[:num_consts]], [*states[num_consts : num_consts + num_carried]]
+    stacked = states[num_consts + num_carried :]
+    if 0 in [each for each in stacked if each is not None]:
+        raise UndividedError("a scan runs over the rows")
+    inner = [each - 1 if isinstance(each, int) else each for each in stacked]
+    of_body = [None] * len(body.consts)
+    while True:
+        division = Division(body.jaxpr, [*of_body, *consts, *carry, *inner], num_rows)
+        merged = [_merged(*each) for each in zip(carry, division.results[:num_carried], strict=True)]
+        if merged == carry:
+            break
+        carry = merged
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        given = [*body.consts, *values[:num_consts]]
+
+        def iteration(carried: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = division.part([*given, *carried, *rows], piece, body.jaxpr.outvars, {})
+            after = zip(results[:num_carried], division.results[:num_carried], carry, strict=True)
+            return [piece.taken(*each) for each in after], results[num_carried:]
+
+        start, rows = [*values[num_consts : num_consts + num_carried]], [*values[num_consts + num_carried :]]
+        carried, made = jax.lax.scan(
+            iteration, start, rows, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+        )
+        return [*carried, *made]
+
+    made = [each + 1 if isinstance(each, int) else each for each in division.results[num_carried:]]
+    return _Action(inputs=(*consts, *carry, *stacked), results=(*carry, *made), run=run)
+
+
+def _merged(before: State, after: State) -> State:
+    """Return the state of a value that a loop carries."""
+    if before is not None and after is not None and before != after:
+        raise UndividedError("a loop carries rows along two axes, or rows and their sums")
+    return after if before is None else before
+
+
+def _checkpoint(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
+    params = equation.params
+    inner = without_jits(core.ClosedJaxpr(params["jaxpr"], ()))
+    division = Division(inner.jaxpr, [*[None] * len(inner.consts), *states], num_rows)
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def part(*values: Any) -> list[Any]:
+            return division.part([*inner.consts, *values], piece, inner.jaxpr.outvars, {})
+
+        again = jax.checkpoint(part, policy=params["policy"], prevent_cse=params["prevent_cse"])
+        return [*again(*values)]
+
+    return _Action(inputs=tuple(states), results=tuple(division.results), run=run)
+
+
+def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
+    """Return the action of a function with a derivative of its own: both are divided."""
+    floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
+    if not all(map(_is_float, equation.outvars)):
+        raise UndividedError(f"{equation.primitive.name} returns integers")
+
+    def whole(*values: Any) -> list[Any]:
+        return jit_adapter.bound(equation, [*values], equation.params)
+
+    def derivative(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        def of_floats(*given: Any) -> list[Any]:
+            return whole(*_replaced(values, floats, given))
+
+        results, of_tangents = jax.jvp(of_floats, [values[number] for number in floats], [*tangents])
+        return results, of_tangents
+
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    function = without_rules(equation.params["call_jaxpr"])
+    both = without_rules(jax.make_jaxpr(derivative)(shapes, [shapes[number] for number in floats]))
+    tangents = [states[number] for number in floats]
+    division = Division(function.jaxpr, [*[None] * len(function.consts), *states], num_rows)
+    of_both = Division(both.jaxpr, [*[None] * len(both.consts), *states, *tangents], num_rows)
+    if of_both.results != [*division.results, *division.results]:
+        raise UndividedError(f"the derivative of {equation.primitive.name} mixes the rows")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def part(*values: Any) -> list[Any]:
+            return division.part([*function.consts, *values], piece, function.jaxpr.outvars, {})
+
+        def of_part(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            given = [*both.consts, *values, *[tangents[number] for number in floats]]
+            results = of_both.part(given, piece, both.jaxpr.outvars, {})
+            return results[: len(results) // 2], results[len(results) // 2 :]
+
+        with_rule = jax.custom_jvp(part)
+        with_rule.defjvp(of_part)
+        return [*with_rule(*values)]
+
+    return _Action(inputs=tuple(states), results=tuple(division.results), run=run)
+
+
+def _is_float(atom: Any) -> bool:
+    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """Return values with others at some places."""
+    return [*(dict(enumerate(values)) | dict(zip(places, new, strict=True))).values()]
+
+
+_CALLS: dict[str, Callable[[Any, Sequence[State], int], _Action]] = {
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
+    "custom_jvp_call": _custom_jvp,
+    "scan": _scan,
+}

@@ -1,0 +1,229 @@
+"""Gradients accumulated over minibatches, in an unmodified step.
+
+The loss that a step differentiates is divided along the examples of the arrays that it reads (see `division.py`). A
+loop computes the loss and the gradients of one minibatch after another and adds them up, so only one minibatch's
+activations exist at a time. Nothing is recomputed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from memprof.analysis.records.rewrites import InMinibatches
+from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import Results
+from memprof.sources.jax.checkpointing.division import (
+    Division,
+    Piece,
+    State,
+    Total,
+    UndividedError,
+    evaluated_whole,
+    needed,
+)
+from memprof.sources.jax.checkpointing.evaluation import as_function, without_jits
+from memprof.sources.jax.tracing import jit_adapter
+
+_MAX_TRIES = 4  # axes that may be those of the examples
+_NUM_AXES = 2  # the examples lie along the first or the second axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A function that a step differentiates.
+
+    Attributes:
+        num_examples: the length of the axis that is divided; None if there is none.
+        reason: the reason why it is not divided.
+    """
+
+    num_examples: int | None = None
+    reason: str = ""
+
+
+@contextmanager
+def in_minibatches(rewrite: InMinibatches) -> Iterator[list[Loss]]:
+    """Accumulate the gradients of all functions that are differentiated within a `with` block and can be divided.
+
+    Yields:
+        The functions.
+
+    Raises:
+        MemprofError: no function can be divided.
+    """
+    found: list[Loss] = []
+
+    def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
+        is_inside = False
+
+        @functools.wraps(vjp)
+        def divided_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
+            nonlocal is_inside
+            if is_inside:  # a nested derivative: leave it unchanged, as a part of the function around it
+                return vjp(fun, *primals, **options)
+            is_inside = True
+            try:
+                results = Results(fun)
+                closed = without_jits(jax.make_jaxpr(results.arrays)(*primals))
+            finally:
+                is_inside = False
+            try:
+                accumulated = _Accumulated(closed, rewrite, vjp, has_aux=bool(options.get("has_aux")))
+            except UndividedError as error:
+                found.append(Loss(reason=str(error)))
+                evaluate, differentiate = as_function(closed), vjp
+            else:
+                found.append(Loss(num_examples=accumulated.num_examples))
+                evaluate, differentiate = accumulated, jit_adapter.plain_vjp()
+            return differentiate(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
+
+        return divided_vjp
+
+    with jit_adapter.differentiation_replaced(stand_in):
+        yield found
+    if all(each.num_examples is None for each in found):
+        reasons = "; ".join(dict.fromkeys(each.reason for each in found)) or "the step differentiates nothing"
+        raise MemprofError(f"the loss cannot be divided into minibatches: {reasons}")
+
+
+class _Accumulated:
+    """A loss whose gradients are accumulated over minibatches.
+
+    Args:
+        vjp: the function that differentiates the loss of a minibatch. It may insert checkpoints.
+        has_aux: whether only its first result is differentiated.
+
+    Raises:
+        UndividedError: it cannot be divided.
+    """
+
+    def __init__(
+        self, closed: core.ClosedJaxpr, rewrite: InMinibatches, vjp: Callable[..., Any], *, has_aux: bool
+    ) -> None:
+        jaxpr = self._jaxpr = closed.jaxpr
+        loss, *rest = jaxpr.outvars
+        if loss.aval.shape or not jnp.issubdtype(loss.aval.dtype, jnp.floating) or (rest and not has_aux):
+            raise UndividedError("the differentiated function returns more than a loss")
+        self._closed, self._vjp = closed, vjp
+        self._floats = [number for number, var in enumerate(jaxpr.invars) if _is_float(var)]
+        self.num_examples, self._states, self._division = self._divided()
+        num_parts = max(each for each in range(1, rewrite.number + 1) if self.num_examples % each == 0)
+        if num_parts == 1:
+            raise UndividedError(f"{self.num_examples} examples have no parts of equal size")
+        self._piece = functools.partial(
+            Piece, num_parts=num_parts, num_rows=self.num_examples, is_interleaved=rewrite.interleaved
+        )
+        self._num_parts = num_parts
+
+    def _divided(self) -> tuple[int, list[State], Division]:
+        """Return the number of examples, the states of the constants and inputs, and the division."""
+        jaxpr = self._jaxpr
+        fixed = {*jaxpr.constvars, *(var for var in jaxpr.invars if not _is_float(var))}
+        reasons: list[str] = []
+        for axis, length in _example_axes(jaxpr.constvars)[:_MAX_TRIES]:
+            has_rows = [_length(var, axis) == length for var in jaxpr.constvars]
+            states: list[State] = [*(axis if each else None for each in has_rows), *[None] * len(jaxpr.invars)]
+            try:
+                division = Division(jaxpr, states, length, fixed=fixed)
+            except UndividedError as error:
+                reasons.append(str(error))
+                continue
+            if division.results[0] is Total.SUM:
+                return length, states, division
+            reasons.append("it is not a sum over the examples")
+        raise UndividedError(reasons[0] if reasons else "it reads only what it is differentiated by")
+
+    def __call__(self, *args: Any) -> list[Any]:
+        whole = jax.custom_vjp(as_function(self._closed))
+        floats = self._floats
+
+        def forward(*args: Any) -> tuple[list[Any], list[Any]]:
+            return self._accumulated(args)
+
+        def backward(gradients: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
+            scaled = {
+                number: (gradient * cotangents[0]).astype(self._jaxpr.invars[number].aval.dtype)
+                for number, gradient in zip(floats, gradients, strict=True)
+            }
+            return tuple(scaled.get(number) for number in range(len(self._jaxpr.invars)))
+
+        whole.defvjp(forward, backward)
+        return [*whole(*args)]
+
+    def _accumulated(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the results of the function, and the gradients of its first result."""
+        jaxpr, division = self._jaxpr, self._division
+        known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*self._closed.consts, *args], strict=True))
+        outside = dict(zip(division.outside, evaluated_whole(jaxpr, division.outside, dict(known)), strict=True))
+        sums, rows = self._sums(), self._rows()
+        floats = [args[number] for number in self._floats]
+
+        def minibatch(index: Any, *floats: Any) -> tuple[Any, list[Any]]:
+            piece = self._piece(index=index)
+            given = [*self._closed.consts, *args]
+            for number, value in zip(self._floats, floats, strict=True):
+                given[len(jaxpr.constvars) + number] = value
+            inputs = [piece.taken(value, None, state) for value, state in zip(given, self._states, strict=True)]
+            found = division.part(inputs, piece, [jaxpr.outvars[0], *sums, *rows], outside)
+            return found[0], found[1:]
+
+        def add(totals: list[Any], index: Any) -> tuple[list[Any], list[Any]]:
+            loss, pull, found = self._vjp(functools.partial(minibatch, index), *floats, has_aux=True)
+            shares = [*pull(jnp.ones_like(loss)), *found[: len(sums)]]
+            added = [total + share.astype(total.dtype) for total, share in zip(totals, shares, strict=True)]
+            return added, found[len(sums) :]
+
+        zeros = [jnp.zeros_like(each, dtype=_sum_dtype(each.dtype)) for each in floats]
+        zeros += [jnp.zeros(var.aval.shape, var.aval.dtype) for var in sums]
+        totals, parts = jax.lax.scan(add, zeros, jnp.arange(self._num_parts))
+        known.update(zip(sums, totals[len(floats) :], strict=True))
+        piece = self._piece(index=0)
+        known.update((var, piece.joined(part, axis)) for (var, axis), part in zip(rows.items(), parts, strict=True))
+        return evaluated_whole(jaxpr, jaxpr.outvars, known), totals[: len(floats)]
+
+    def _sums(self) -> list[Any]:
+        """Return the sums over all examples that are results, or that later equations read."""
+        jaxpr, state = self._jaxpr, self._division.state
+        variables = [var for each in jaxpr.eqns for var in each.outvars if state(var) is Total.SUM]
+        later = [atom for atom in jaxpr.outvars if state(atom) is Total.LATER]
+        numbers = needed(jaxpr, later, {*variables}, among=range(len(jaxpr.eqns)))
+        read = [*jaxpr.outvars, *(atom for number in numbers for atom in jaxpr.eqns[number].invars)]
+        wanted = {atom for atom in read if isinstance(atom, core.Var)}
+        return [var for var in variables if var in wanted]
+
+    def _rows(self) -> dict[Any, int]:
+        """Return the results that have the examples along an axis, with this axis."""
+        states = {atom: self._division.state(atom) for atom in self._jaxpr.outvars if isinstance(atom, core.Var)}
+        return {var: state for var, state in states.items() if isinstance(state, int)}
+
+
+def _example_axes(variables: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return the axes that may be those of the examples, with their lengths: first the one of the most bytes."""
+    sizes: dict[tuple[int, int], int] = {}
+    for axis in range(_NUM_AXES):
+        for var in variables:
+            length = _length(var, axis)
+            if length is not None and length > 1:
+                sizes[axis, length] = sizes.get((axis, length), 0) + var.aval.size * var.aval.dtype.itemsize
+    return sorted(sizes, key=lambda each: (each[0], -sizes[each]))
+
+
+def _length(var: Any, axis: int) -> int | None:
+    return var.aval.shape[axis] if axis < var.aval.ndim else None
+
+
+def _is_float(var: Any) -> bool:
+    return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
+
+
+def _sum_dtype(dtype: Any) -> Any:
+    """Return the dtype in which gradients of a dtype are added up: at least 32 bits."""
+    return jnp.promote_types(dtype, jnp.float32)

@@ -1,0 +1,247 @@
+"""Gradients accumulated over minibatches: equal to those of the whole batch, or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.extend import core
+
+import memprof
+from memprof.analysis.records.rewrites import InMinibatches
+from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.division import Piece
+from memprof.sources.jax.checkpointing.minibatches import in_minibatches
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+_WIDTH, _EXAMPLES, _PARTS = 6, 8, 4
+_KEY = jax.random.key(3)
+
+
+def _random(number: int, *shape: int) -> Any:
+    return jax.random.normal(jax.random.fold_in(_KEY, number), shape)
+
+
+PARAMS = {"first": _random(0, _WIDTH, _WIDTH), "last": _random(1, _WIDTH, _WIDTH), "bias": _random(2, _WIDTH)}
+BATCH = {
+    "x": _random(4, _EXAMPLES, _WIDTH),
+    "y": _random(5, _EXAMPLES, _WIDTH),
+    "weights": jnp.arange(1.0, 1 + _EXAMPLES),
+    "labels": jnp.arange(_EXAMPLES) % _WIDTH,
+}
+
+
+def network(params: Any, x: Any) -> Any:
+    return jax.nn.relu(x @ params["first"] + params["bias"]) @ params["last"]
+
+
+def mean(params: Any, batch: Any) -> Any:
+    return jnp.mean((network(params, batch["x"]) - batch["y"]) ** 2)
+
+
+def total_with_decay(params: Any, batch: Any) -> Any:
+    return jnp.sum((network(params, batch["x"]) - batch["y"]) ** 2) + 0.1 * optax.tree.norm(params)
+
+
+def weighted(params: Any, batch: Any) -> Any:
+    losses = optax.softmax_cross_entropy_with_integer_labels(network(params, batch["x"]), batch["labels"])
+    return (losses * batch["weights"]).sum() / batch["weights"].sum()
+
+
+def with_dropout(params: Any, batch: Any) -> Any:
+    hidden = network(params, batch["x"])
+    kept = jax.random.bernoulli(_KEY, 0.5, hidden.shape)
+    return jnp.mean((jnp.where(kept, hidden, 0.0) - batch["y"]) ** 2)
+
+
+def scanned_layers(params: Any, batch: Any) -> Any:
+    def layer(carry: Any, weight: Any) -> Any:
+        x, total = carry
+        x = jax.checkpoint(lambda x: jnp.tanh(x @ weight))(x)
+        return (x, total + (x**2).sum()), x.mean(-1)
+
+    weights = jnp.stack([params["first"], params["last"]])
+    (_, total), means = jax.lax.scan(layer, (batch["x"], 0.0), weights)
+    return total + means.sum()
+
+
+def over_time(params: Any, batch: Any) -> Any:
+    def cell(hidden: Any, x: Any) -> Any:
+        hidden = jnp.tanh(x @ params["first"] + hidden @ params["last"])
+        return hidden, hidden
+
+    sequence = jnp.broadcast_to(batch["x"], (3, _EXAMPLES, _WIDTH))
+    _, outputs = jax.lax.scan(cell, jnp.zeros((_EXAMPLES, _WIDTH)), sequence)
+    return jnp.mean((outputs.mean(0) - batch["y"]) ** 2)
+
+
+def convolution(params: Any, batch: Any) -> Any:
+    images = batch["x"].reshape(_EXAMPLES, _WIDTH, 1, 1) * jnp.ones((1, 1, 4, 2))
+    kernel = params["first"][:4, :].reshape(2, 2, 2, 3)
+    found = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    pooled = jax.lax.reduce_window(found, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return jnp.pad(pooled, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, ::-1].sum()
+
+
+def looked_up(params: Any, batch: Any) -> Any:
+    rows = params["first"][batch["labels"]]
+    top, _ = jax.lax.top_k(rows, 2)
+    left, _ = jnp.split(rows, 2, axis=1)
+    return jnp.vdot(top.sum(-1), batch["weights"]) + jnp.sort(left, axis=-1).sum()
+
+
+DIVIDED = [mean, total_with_decay, weighted, with_dropout, scanned_layers, over_time, convolution, looked_up]
+
+
+@pytest.mark.parametrize("loss", DIVIDED, ids=lambda loss: loss.__name__)
+def test_accumulated_gradients_are_those_of_the_whole_batch(loss: Callable[..., Any]) -> None:
+    _assert_accumulates(jax.value_and_grad(loss))
+
+
+def test_what_a_loss_returns_beside_it_is_that_of_the_whole_batch() -> None:
+    def loss(params: Any, batch: Any) -> Any:
+        logits = network(params, batch["x"])
+        value = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+        right = logits.argmax(-1) == batch["labels"]
+        more = {
+            "logits": logits,  # rows
+            "right": right.sum(),  # a sum of integers
+            "accuracy": right.mean(),
+            "perplexity": jnp.exp(value),  # not linear in a sum
+            "norm": optax.tree.norm(params),  # no rows
+            "steps": 3,
+        }
+        return value, more
+
+    _assert_accumulates(jax.value_and_grad(loss, has_aux=True))
+
+
+def batch_statistics(params: Any, batch: Any) -> Any:
+    hidden = network(params, batch["x"])
+    return jnp.mean(((hidden - hidden.mean(0)) - batch["y"]) ** 2)
+
+
+def in_batch_negatives(params: Any, batch: Any) -> Any:
+    hidden = network(params, batch["x"])
+    return optax.softmax_cross_entropy_with_integer_labels(hidden @ hidden.T, batch["labels"]).mean()
+
+
+def root(params: Any, batch: Any) -> Any:
+    return jnp.sqrt(mean(params, batch))
+
+
+def learned_weights(params: Any, batch: Any) -> Any:
+    weights = jax.nn.sigmoid(network(params, batch["x"]).sum(-1))
+    return (weights * batch["weights"]).sum() / weights.sum()
+
+
+def without_a_batch(params: Any, batch: Any) -> Any:
+    return optax.tree.norm(params)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (batch_statistics, "sub needs a result of all rows for each row"),
+        (in_batch_negatives, "dot_general mixes the rows, or is unknown"),
+        (root, "it is not a sum over the examples"),
+        (learned_weights, "it is not a sum over the examples"),
+        (without_a_batch, "it reads only what it is differentiated by"),
+    ],
+)
+def test_a_loss_that_is_no_sum_over_the_examples_is_refused(loss: Callable[..., Any], reason: str) -> None:
+    step = memprof.apply(InMinibatches(number=_PARTS))(jax.grad(loss))
+    with pytest.raises(MemprofError, match=f"the loss cannot be divided into minibatches: {reason}"):
+        step(PARAMS, BATCH)
+
+
+def test_a_step_without_gradients_is_refused() -> None:
+    with pytest.raises(MemprofError, match="the step differentiates nothing"):
+        memprof.apply(InMinibatches(number=2))(mean)(PARAMS, BATCH)
+
+
+def test_several_differentiated_results_are_refused() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        results, pull = jax.vjp(lambda params: (mean(params, batch), weighted(params, batch)), params)
+        return pull(results)
+
+    with pytest.raises(MemprofError, match="the differentiated function returns more than a loss"):
+        memprof.apply(InMinibatches(number=2))(step)(PARAMS, BATCH)
+
+
+def test_the_losses_that_can_be_divided_are_although_another_cannot() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        return jax.grad(mean)(params, batch), jax.grad(batch_statistics)(params, batch)
+
+    with in_minibatches(InMinibatches(number=2)) as losses:
+        jax.make_jaxpr(step)(PARAMS, BATCH)
+    assert [each.num_examples for each in losses] == [_EXAMPLES, None]
+    _assert_accumulates(step)
+
+
+@pytest.mark.parametrize(("number", "loops"), [(4, {4}), (7, {4}), (100, {8}), (2, {2})])
+def test_the_number_of_minibatches_divides_the_examples(number: int, loops: set[int]) -> None:
+    traced = jax.make_jaxpr(memprof.apply(InMinibatches(number=number))(jax.grad(mean)))(PARAMS, BATCH)
+    assert {each.params["length"] for each in _equations(traced.jaxpr) if each.primitive.name == "scan"} == loops
+
+
+def test_no_activation_of_the_whole_batch_exists() -> None:
+    traced = jax.make_jaxpr(memprof.apply(InMinibatches(number=4))(jax.grad(mean)))(PARAMS, BATCH)
+    shapes = {var.aval.shape for each in _equations(traced.jaxpr) if each.primitive.name == "dot_general"
+              for var in each.outvars}  # fmt: skip
+    assert (2, _WIDTH) in shapes
+    assert (_EXAMPLES, _WIDTH) not in shapes
+
+
+def test_sums_of_16_bit_gradients_have_32_bits() -> None:
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    accumulated = memprof.apply(InMinibatches(number=4))(jax.grad(mean))
+    traced = jax.make_jaxpr(accumulated)(params, BATCH)
+    (loop,) = [each for each in traced.jaxpr.eqns if each.primitive.name == "scan"]
+    assert {str(var.aval.dtype) for var in loop.outvars if var.aval.shape == (_WIDTH, _WIDTH)} == {"float32"}
+    assert {str(aval.dtype) for aval in traced.out_avals} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("is_interleaved", "parts"),
+    [
+        # 6 rows of 2 entries each, in 3 parts
+        (False, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
+        (True, [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_parts_of_an_array_join_to_the_array(is_interleaved: bool, parts: list[list[int]], axis: int) -> None:
+    array = jnp.moveaxis(jnp.arange(24).reshape(12, 2), 0, axis)
+
+    def piece(index: int) -> Piece:
+        return Piece(index=index, num_parts=3, num_rows=6, is_interleaved=is_interleaved)
+
+    found = [piece(index).of_array(array, axis) for index in range(3)]
+    for rows, part in zip(parts, found, strict=True):
+        np.testing.assert_array_equal(part, jnp.take(array, jnp.array(rows), axis))
+    np.testing.assert_array_equal(piece(0).joined(jnp.stack(found), axis), array)
+
+
+def _equations(jaxpr: core.Jaxpr) -> list[Any]:
+    return [
+        inner
+        for each in jaxpr.eqns
+        for inner in [each, *(one for part in core.jaxprs_in_params(each.params) for one in _equations(part))]
+    ]
+
+
+def _assert_accumulates(step: Callable[..., Any]) -> None:
+    """Compare a step with accumulated gradients, over minibatches of both kinds, with the step itself."""
+    steps = [step, *(memprof.apply(InMinibatches(number=_PARTS, interleaved=each))(step) for each in (False, True))]
+    expected, *found = jax.jit(lambda *args: [each(*args) for each in steps])(PARAMS, BATCH)
+    for each in found:
+        assert jax.tree.structure(each) == jax.tree.structure(expected)
+        for one, other in zip(jax.tree.leaves(each), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
