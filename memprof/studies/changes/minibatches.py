@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
@@ -19,26 +19,34 @@ _MAX_PARTS = 64
 
 def accumulated(step: Step) -> Iterator[Change]:
     """Yield the step with its gradients accumulated over four minibatches, or fewer."""
-    yield from _in_parts(step, [_NUM_PARTS])
+    yield from _in_parts(step, lambda numbers: [number for number in numbers if number <= _NUM_PARTS][-1:])
 
 
 def accumulated_more_and_more(step: Step) -> Iterator[Change]:
-    """Yield the step with its gradients accumulated over more and more minibatches, each half as large."""
-    yield from _in_parts(step, [2**power for power in range(1, _MAX_PARTS.bit_length())])
+    """Yield the step with accumulated gradients, each time over at least twice as many minibatches."""
+
+    def doubled(numbers: list[int]) -> list[int]:
+        found: list[int] = []
+        for number in numbers:
+            if not found or number >= 2 * found[-1]:
+                found.append(number)
+        return found
+
+    yield from _in_parts(step, doubled)
 
 
-def _in_parts(step: Step, numbers: list[int]) -> Iterator[Change]:
+def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[Change]:
+    """Yield a change for each of the chosen numbers of minibatches, among those that divide the examples."""
     if step.is_composed:
         return
     is_interleaved = step.target.topology.num_devices > 1
     try:
-        with in_minibatches(InMinibatches(number=numbers[0], interleaved=is_interleaved)) as losses:
+        with in_minibatches(InMinibatches(number=_MAX_PARTS, interleaved=is_interleaved)) as losses:
             traced_jaxpr(step.spec, step.target)
     except MemprofError:
         return
     num_examples = min(each.num_examples for each in losses if each.num_examples is not None)
-    whole = [each for each in numbers if num_examples % each == 0] or [_smallest_divisor(num_examples)]
-    for number in whole:
+    for number in chosen([each for each in range(2, _MAX_PARTS + 1) if num_examples % each == 0]):
         options = f"number={number}" + (", interleaved=True" if is_interleaved else "")
         code = applied_code(step.spec, f"memprof.apply(memprof.InMinibatches({options}))")
         if code is None:
@@ -54,7 +62,3 @@ def _in_parts(step: Step, numbers: list[int]) -> Iterator[Change]:
             spec=step_of_code(step.spec, code),
             rewrite=InMinibatches(number=number, interleaved=is_interleaved),
         )
-
-
-def _smallest_divisor(number: int) -> int:
-    return next(each for each in range(2, number + 1) if number % each == 0)

@@ -32,6 +32,11 @@ class Allowed(Enum):
         """The function that yields the change."""
         return _FAMILIES.get(self, in_chunks)
 
+    @property
+    def is_gradual(self) -> bool:
+        """Whether the function yields it several times, each time saving more. The first that fits is taken."""
+        return self is Allowed.ACCUMULATE
+
 
 _RULES = {
     Allowed.DONATE: "donate_state",

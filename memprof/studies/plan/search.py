@@ -132,7 +132,7 @@ class _Search:
                 self.step, report = found, changed
                 self.changes = [kept for kept in self.changes if kept.rule != each.rule]
                 self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
-                if each is not Allowed.ACCUMULATE or self.smallest_bytes <= budget_bytes:
+                if not each.is_gradual or self.smallest_bytes <= budget_bytes:
                     break
 
     def look(self, budget_bytes: int) -> None:

@@ -16,6 +16,7 @@ from memprof.errors import MemprofError
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
+from memprof.studies.changes.minibatches import accumulated_more_and_more
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import cost
@@ -313,6 +314,7 @@ def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.Monke
 def test_allowed_changes_are_named_after_their_advice() -> None:
     assert [(each.rule, each.family) for each in Allowed] == [
         ("donate_state", donations),
+        ("accumulated_gradients", accumulated_more_and_more),
         ("chunked_loss", in_chunks),
         ("flash_attention", attention_kernels),
         ("chunked_attention", in_chunks),
@@ -320,7 +322,7 @@ def test_allowed_changes_are_named_after_their_advice() -> None:
     assert allowed.parse_allowed(" chunked-loss, donate,") == (Allowed.CHUNKED_LOSS, Allowed.DONATE)
     assert allowed.parse_allowed("none") == allowed.parse_allowed("") == ()
     for names in ("none,donate", "chunked_loss"):
-        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, chunked-loss, fused"):
+        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, accumulate, chunk"):
             allowed.parse_allowed(names)
 
 
@@ -332,15 +334,16 @@ class TestAllowedChanges:
         """Each change adds its name to the label of the step."""
         self.asked: list[tuple[str, str, int]] = []
         self.missing: set[Allowed] = set()
+        self.degrees: dict[Allowed, list[str]] = {}
 
         def family(each: Allowed) -> Callable[[Any], Iterator[Any]]:
             def changes(step: Any) -> Iterator[Any]:
                 self.asked.append((each.value, step.spec.label, step.report.footprint_bytes))
                 assert step.advice == "advice"
                 yield SimpleNamespace(rule="another rule", spec=None, code="", rewrite=None)
-                if each not in self.missing:
-                    spec = SimpleNamespace(label=f"{step.spec.label}+{each.value}")
-                    yield SimpleNamespace(rule=each.rule, spec=spec, code=f"code of {each.value}", rewrite=each)
+                for name in [] if each in self.missing else self.degrees.get(each, [each.value]):
+                    spec = SimpleNamespace(label=f"{step.spec.label}+{name}")
+                    yield SimpleNamespace(rule=each.rule, spec=spec, code=f"code of {name}", rewrite=each)
 
             return changes
 
@@ -399,6 +402,26 @@ class TestAllowedChanges:
         plan = compiler.plan(monkeypatch, 1500, allowed=(Allowed.DONATE, Allowed.CHUNKED_LOSS))
         assert [row[0] for row in _rows(plan)] == ["as it is", "chunked_loss"]
         assert [each.rule for each in plan.changes] == ["chunked_loss"]
+
+    @pytest.mark.parametrize(
+        ("budget_bytes", "tried", "kept"),
+        [
+            (1800, ["2", "4"], "code of 4"),  # the first that fits
+            (1705, ["2", "4", "8"], "code of 4"),  # eight take more than four, so checkpoints follow
+        ],
+    )
+    def test_a_change_in_degrees_goes_as_far_as_it_has_to(
+        self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int, tried: list[str], kept: str
+    ) -> None:
+        self.degrees = {Allowed.ACCUMULATE: ["2", "4", "8", "16"]}
+        compiler = _Compiler([_layers()], saved_bytes={"net+2": 100, "net+4": 200, "net+8": 150, "net+16": 900})
+        plan = compiler.plan(monkeypatch, budget_bytes, allowed=(Allowed.ACCUMULATE,))
+        assert [f"net+{each}" for each in tried] == [each for each in compiler.traced if "+" in each][: len(tried)]
+        assert sum(each.name == "accumulated_gradients" for each in plan.points) == len(tried)
+        assert [each.code for each in plan.changes] == [kept]
+        assert compiler.traced[-1] == "net+4"
+        assert plan.best is not None
+        assert plan.best.footprint_bytes <= budget_bytes
 
 
 def test_of_points_within_the_budget_the_fastest_wins() -> None:
