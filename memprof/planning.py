@@ -53,8 +53,8 @@ def plan(
         args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         memory: the largest allowed footprint, in bytes or as a text ("30GiB"); None: JAX's memory pool on the target.
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
-        allow: changes to try before checkpoints, separated by commas: "donate", "chunked-loss", "fused-attention",
-            "chunked-attention"; or "none".
+        allow: changes to try before checkpoints, separated by commas: "donate", "accumulate", "chunked-loss",
+            "fused-attention", "chunked-attention"; or "none".
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -78,7 +78,7 @@ def plan(
 
 
 def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that changes a step: by a plan, by a checkpoint policy around its layers, or in chunks.
+    """Return a decorator that changes a step: by a plan, by a checkpoint policy around its layers, in chunks, or in minibatches.
 
     Args:
         plan: a plan, one of `jax.checkpoint_policies`, or another way to compute parts of the step, such as

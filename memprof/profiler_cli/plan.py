@@ -32,8 +32,8 @@ _Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="CHANGES",
-        help="Changes to try before checkpoints, separated by commas: donate (the default), chunked-loss,"
-        " fused-attention, chunked-attention; or none.",
+        help="Changes to try before checkpoints, separated by commas: donate (the default), accumulate,"
+        " chunked-loss, fused-attention, chunked-attention; or none.",
     ),
 ]
 _Techniques = Annotated[

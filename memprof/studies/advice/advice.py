@@ -118,7 +118,8 @@ def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
         return (True, advice.proposal.intent.aim is not Aim.DONATE, 0.0, -advice.bound_bytes)
-    repeats = advice.proposal.intent.aim.recomputes or compiled.recomputed_flops > 0
-    is_free = not repeats and compiled.meaning is not Meaning.DIFFERENT
+    aim = advice.proposal.intent.aim
+    takes_time = aim.recomputes or compiled.recomputed_flops > 0 or aim is Aim.ACCUMULATE_GRADIENTS  # smaller products
+    is_free = not takes_time and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)
     return (False, not is_free, cost, -compiled.saving_bytes)
