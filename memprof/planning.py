@@ -78,7 +78,7 @@ def plan(
 
 
 def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that changes a step: by a plan, by a checkpoint policy around its layers, in chunks, or in minibatches.
+    """Return a decorator that changes a step: by a plan, a checkpoint policy around its layers, chunks or minibatches.
 
     Args:
         plan: a plan, one of `jax.checkpoint_policies`, or another way to compute parts of the step, such as

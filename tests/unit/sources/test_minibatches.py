@@ -96,7 +96,24 @@ def looked_up(params: Any, batch: Any) -> Any:
     return jnp.vdot(top.sum(-1), batch["weights"]) + jnp.sort(left, axis=-1).sum()
 
 
-DIVIDED = [mean, total_with_decay, weighted, with_dropout, scanned_layers, over_time, convolution, looked_up]
+def own_entries(params: Any, batch: Any) -> Any:
+    logits = network(params, batch["x"])
+    rows, columns = jnp.arange(_EXAMPLES)[:, None], jnp.arange(2)
+    left, _ = jnp.split(logits.reshape(_EXAMPLES, 2, _WIDTH // 2), 2, axis=1)
+    return logits[jnp.arange(_EXAMPLES), batch["labels"]].sum() + (left[rows, 0, columns] ** 2).mean()
+
+
+DIVIDED = [
+    mean,
+    total_with_decay,
+    weighted,
+    with_dropout,
+    scanned_layers,
+    over_time,
+    convolution,
+    looked_up,
+    own_entries,
+]
 
 
 @pytest.mark.parametrize("loss", DIVIDED, ids=lambda loss: loss.__name__)
@@ -132,6 +149,10 @@ def in_batch_negatives(params: Any, batch: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(hidden @ hidden.T, batch["labels"]).mean()
 
 
+def entries_of_another(params: Any, batch: Any) -> Any:
+    return network(params, batch["x"])[_EXAMPLES - 1 - jnp.arange(_EXAMPLES), batch["labels"]].sum()
+
+
 def root(params: Any, batch: Any) -> Any:
     return jnp.sqrt(mean(params, batch))
 
@@ -150,6 +171,7 @@ def without_a_batch(params: Any, batch: Any) -> Any:
     [
         (batch_statistics, "sub needs a result of all rows for each row"),
         (in_batch_negatives, "dot_general mixes the rows, or is unknown"),
+        (entries_of_another, "gather mixes the rows, or is unknown"),
         (root, "it is not a sum over the examples"),
         (learned_weights, "it is not a sum over the examples"),
         (without_a_batch, "it reads only what it is differentiated by"),

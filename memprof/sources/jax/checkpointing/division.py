@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of, without_jits, without_rules
 from memprof.sources.jax.checkpointing.rows import Axis, rows_of
 from memprof.sources.jax.tracing import jit_adapter
@@ -121,6 +122,7 @@ class Division:
         num_rows: the number of rows.
         fixed: the constants and inputs that are not differentiated; None for a function within another one. Values
             that depend on them alone may be computed outside of the parts.
+        constants: tells which values are constant, such as the numbers of the rows.
 
     Attributes:
         results: the states of its results.
@@ -131,9 +133,15 @@ class Division:
     """
 
     def __init__(
-        self, jaxpr: core.Jaxpr, states: Sequence[State], num_rows: int, *, fixed: Collection[Any] | None = None
+        self,
+        jaxpr: core.Jaxpr,
+        states: Sequence[State],
+        num_rows: int,
+        *,
+        fixed: Collection[Any] | None = None,
+        constants: Constants | None = None,
     ) -> None:
-        self._jaxpr, self._num_rows = jaxpr, num_rows
+        self._jaxpr, self._num_rows, self._constants = jaxpr, num_rows, constants
         self._states: dict[Any, State] = dict(zip([*jaxpr.constvars, *jaxpr.invars], states, strict=True))
         self._fixed = None if fixed is None else {*fixed}
         self._actions: dict[int, _Action] = {}
@@ -213,7 +221,34 @@ class Division:
             return _later(equation, states) if Total.LATER in action.results else action
         if any(isinstance(each, Total) for each in states):
             return _of_sums(equation, states)
+        if name == "gather" and (own := self._own_rows(equation, states)) is not None:
+            return _of_own_rows(equation, states[0], own)
         return _of_rows(equation, states, self._num_rows)
+
+    def _own_rows(self, equation: Any, states: Sequence[State]) -> Axis:
+        """Return the row axis of indices that look up, for each row, this row of an array; None for other indices.
+
+        An example is `logits[jnp.arange(n), labels]`.
+        """
+        (axis, of_indices), (array, indices) = states, equation.invars
+        place, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
+        joined = next((each for each in self._jaxpr.eqns if indices in each.outvars), None)
+        if self._constants is None or joined is None or isinstance(of_indices, Total):
+            return None
+        if not isinstance(axis, int) or axis not in place or sizes[axis] != 1:
+            return None
+        columns = joined.invars
+        if joined.primitive.name != "concatenate" or len(columns) != indices.aval.shape[-1]:
+            return None
+        for along in range(indices.aval.ndim - 1) if of_indices is None else [of_indices]:
+
+            def are_own(numbers: Any, along: Any = along) -> Any:
+                return (numbers == jax.lax.broadcasted_iota(numbers.dtype, numbers.shape, along)).all()
+
+            is_as_long = indices.aval.shape[along] == array.aval.shape[axis]
+            if is_as_long and self._constants.holds(are_own, columns[list(place).index(axis)]):
+                return along
+        return None
 
 
 def needed(jaxpr: core.Jaxpr, wanted: Collection[Any], given: Collection[Any], among: Collection[int]) -> list[int]:
@@ -246,6 +281,21 @@ def _of_rows(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
 
     result = Total.SUM if rows.result is None else rows.result
     return _Action(inputs=rows.inputs, results=(result,) * len(equation.outvars), run=run)
+
+
+def _of_own_rows(equation: Any, axis: State, of_indices: int) -> _Action:
+    """Return the action of a gather in which each row of indices looks up its own row: that of the part."""
+    numbers = equation.params["dimension_numbers"]
+    in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        array, indices = values
+        own = jax.lax.broadcasted_iota(indices.dtype, indices.shape, of_indices)
+        columns = jax.lax.broadcasted_iota(indices.dtype, indices.shape, indices.ndim - 1)
+        of_part = jnp.where(columns == list(numbers.start_index_map).index(axis), own, indices)
+        return jit_adapter.bound(equation, [array, of_part], equation.params)
+
+    return _Action(inputs=(axis, of_indices), results=(in_batch[of_indices],), run=run)
 
 
 def _of_sums(equation: Any, states: Sequence[State]) -> _Action:

@@ -20,6 +20,7 @@ from jax.extend import core
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import Results
+from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.division import (
     Division,
     Piece,
@@ -128,11 +129,13 @@ class _Accumulated:
         jaxpr = self._jaxpr
         fixed = {*jaxpr.constvars, *(var for var in jaxpr.invars if not _is_float(var))}
         reasons: list[str] = []
+        constants = Constants()
+        constants.add(self._closed)
         for axis, length in _example_axes(jaxpr.constvars)[:_MAX_TRIES]:
             has_rows = [_length(var, axis) == length for var in jaxpr.constvars]
             states: list[State] = [*(axis if each else None for each in has_rows), *[None] * len(jaxpr.invars)]
             try:
-                division = Division(jaxpr, states, length, fixed=fixed)
+                division = Division(jaxpr, states, length, fixed=fixed, constants=constants)
             except UndividedError as error:
                 reasons.append(str(error))
                 continue
