@@ -21,7 +21,7 @@ from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.train_config import inference_fields
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 # Those that need several devices train on them: `test_sharded_training.py`.
 TECHNIQUES = [
     pytest.param(technique, id=technique.name)

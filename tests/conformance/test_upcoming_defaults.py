@@ -10,7 +10,7 @@ from upcoming_defaults import STEPS, Compiled, Outcome, compiled, differences, o
 # XLA compiles another program under these; without derivatives of its own, `jax_scan3` is refused by JAX 0.12.
 _OTHER_PROGRAMS = ("jax_remat3", "jax_scan3", "jax_softmax_custom_jvp")
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 
 
 @cache

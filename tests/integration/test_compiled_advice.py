@@ -337,6 +337,7 @@ def test_code_for_a_name_within_a_function_runs_there(tmp_path: Path, rule: str,
     assert by_hand == each.compiled.footprint_bytes
 
 
+@pytest.mark.with_one_jax
 def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     own = _names(_SCANNED, tmp_path, "scanned")
     advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))["recompute_nothing"]
@@ -350,6 +351,7 @@ def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     assert advice.compiled.recomputed_flops == by_hand.report.recomputed_flops > 0
 
 
+@pytest.mark.with_one_jax
 def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> None:
     own = _names(_LANGUAGE_MODEL, tmp_path, "model")
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
@@ -369,6 +371,7 @@ def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> 
         assert [leaf.donated for leaf in by_hand.report.arguments] == [True, True, True, False]
 
 
+@pytest.mark.with_one_jax
 def test_an_attention_in_a_checkpointed_scan_is_compiled_with_a_kernel(tmp_path: Path) -> None:
     own = _names(_HALF_PRECISION, tmp_path, "half")
     before = package.profile(own["step"], *own["args"], target="h100-80gb")
@@ -440,6 +443,7 @@ def test_arguments_that_all_devices_hold_are_compiled_divided(tmp_path: Path) ->
     assert found["Divide optimizer state over data=4"].saving_bytes > 0.7 * 2 * params_bytes
 
 
+@pytest.mark.with_one_jax
 def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) -> None:
     own = _names(_HALF_PRECISION, tmp_path, "half")
     advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
@@ -467,6 +471,7 @@ def test_compiled_advice_stands_in_every_later_report(memprof: Command) -> None:
     assert json.loads(shown.stdout)["advice"] == found
 
 
+@pytest.mark.with_one_jax
 def test_what_is_there_already_is_not_advised(tmp_path: Path) -> None:
     source = _PLAIN.replace("block(w, x, name", 'jax.checkpoint(lambda w, x: block(w, x, name="layer"))(w, x)  #')
     own = _names(source, tmp_path, "done")

@@ -15,7 +15,7 @@ from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.optimizers.adam8bit import MIN_QUANTISED_SIZE, adam8bit, scale_by_adam8bit
 from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 
 
 def state_bytes(tree) -> int:

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise, quantise
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 TINY = np.finfo(np.float32).tiny
 CODES = [pytest.param(SIGNED, id="signed"), pytest.param(UNSIGNED, id="unsigned")]
 FEW = settings(max_examples=40)

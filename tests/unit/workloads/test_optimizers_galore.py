@@ -12,7 +12,7 @@ import pytest
 
 from memprof.workloads.optimizers.galore import projected_shapes, scale_by_galore
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 
 
 def matrix(seed: int, shape: tuple[int, ...], rank: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from memprof.workloads.models.transformer.pruning import prune_heads, pruned_con
 from memprof.workloads.pruning import apply_masks, kept, magnitude_masks, prune_hidden_units
 from memprof.workloads.train_config import TrainConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 
 KEY = jax.random.PRNGKey(0)
 

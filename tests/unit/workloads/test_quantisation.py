@@ -20,7 +20,7 @@ from memprof.sources.jax.xla.xla_adapter import argument_bytes
 from memprof.workloads.build import build_step, plan
 from memprof.workloads.quantisation import FORMATS, product, quantised
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 LABELS = {"int8-weights": "int8", "int4-weights": "int4", "fp8-weights": "float8"}
 
 
