@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -260,3 +261,38 @@ def test_a_plan_for_a_mesh_is_that_of_one_device(memprof: Command) -> None:
     planned, ran = memprof("plan", "mlp", *step), memprof("run", "mlp", *step)
     assert planned.returncode == ran.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["footprint_bytes"] == json.loads(ran.stdout)["footprint_bytes"]
+
+
+def _residual_step(weights: Any, batch: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        x = batch
+        for up, down in weights:
+            x = x + jax.nn.gelu(x @ up) @ down
+        return jnp.mean(x**2)
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+
+@pytest.mark.with_one_jax
+@pytest.mark.parametrize(
+    ("num_examples", "megabytes", "num_minibatches", "has_checkpoints"),
+    [
+        (1024, 7, 2, False),
+        (1024, 4.5, 4, False),
+        (1028, 3.5, 4, True),  # 4 x 257, so there are no smaller minibatches
+    ],
+)
+def test_accumulation_takes_as_few_minibatches_as_fit(
+    num_examples: int, megabytes: float, num_minibatches: int, has_checkpoints: bool
+) -> None:
+    weights = [(jnp.full((64, 256), 0.01), jnp.full((256, 64), 0.01))] * 4
+    batch = jnp.linspace(-1.0, 1.0, num_examples * 64).reshape(num_examples, 64)
+    plan = package.plan(_residual_step, weights, batch, memory=f"{megabytes}MB", target="h100-80gb", allow="accumulate")
+    assert plan.rewrites == (package.InMinibatches(number=num_minibatches),)
+    assert (plan.checkpoints is not None) == has_checkpoints
+    assert plan.best is not None
+    changed = package.apply(plan)(_residual_step)
+    profile = package.profile(changed, weights, batch, target="h100-80gb")
+    assert profile.footprint_bytes == plan.best.footprint_bytes <= plan.budget_bytes
+    found, expected = jax.jit(lambda *args: (changed(*args), _residual_step(*args)))(weights, batch)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, expected)
