@@ -406,7 +406,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
         results, of_tangents = jax.jvp(of_floats, [values[number] for number in floats], [*tangents])
         return results, of_tangents
 
-    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    shapes = [*map(_shape, equation.invars)]
     function = without_rules(equation.params["call_jaxpr"])
     both = without_rules(jax.make_jaxpr(derivative)(shapes, [shapes[number] for number in floats]))
     tangents = [states[number] for number in floats]
@@ -431,6 +431,63 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     return _Action(inputs=tuple(states), results=tuple(division.results), run=run)
 
 
+def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
+    """Return the action of a function with a backward pass of its own: both passes are divided."""
+    floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
+    num_results = len(equation.outvars)
+    if not all(map(_is_float, equation.outvars)):
+        raise UndividedError(f"{equation.primitive.name} returns integers")
+    structure: Any = None
+
+    def forward(*values: Any) -> list[Any]:
+        """Return the results, and what the backward pass needs."""
+
+        def of_floats(*given: Any) -> list[Any]:
+            return jit_adapter.bound(equation, _replaced(values, floats, given), equation.params)
+
+        nonlocal structure
+        results, pull = jit_adapter.plain_vjp()(of_floats, *[values[number] for number in floats])
+        residuals, structure = jax.tree.flatten(pull)
+        return [*results, *residuals]
+
+    def backward(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        return [*jax.tree.unflatten(structure, residuals)([*cotangents])]
+
+    first = without_rules(jax.make_jaxpr(forward)(*map(_shape, equation.invars)))
+    residuals = [*map(_shape, first.jaxpr.outvars[num_results:])]
+    second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(_shape, equation.outvars)]))
+    of_first = Division(first.jaxpr, [*[None] * len(first.consts), *states], num_rows)
+    results = of_first.results[:num_results]
+    cotangents = [each if isinstance(each, int) else None for each in results]
+    of_second = Division(
+        second.jaxpr, [*[None] * len(second.consts), *of_first.results[num_results:], *cotangents], num_rows
+    )
+    wanted: list[State] = [Total.SUM if states[number] is None else states[number] for number in floats]
+    if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
+        raise UndividedError(f"the backward pass of {equation.primitive.name} mixes the rows")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def of_part(*values: Any) -> tuple[list[Any], list[Any]]:
+            found = of_first.part([*first.consts, *values], piece, first.jaxpr.outvars, {})
+            return found[:num_results], found[num_results:]
+
+        def of_part_backward(residuals: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
+            given = [*second.consts, *residuals, *cotangents]
+            found = of_second.part(given, piece, second.jaxpr.outvars, {})
+            taken = [piece.taken(*each) for each in zip(found, of_second.results, wanted, strict=True)]
+            return tuple(_replaced([None] * len(equation.invars), floats, taken))
+
+        with_rule = jax.custom_vjp(lambda *values: of_part(*values)[0])
+        with_rule.defvjp(of_part, of_part_backward)
+        return [*with_rule(*values)]
+
+    return _Action(inputs=tuple(states), results=tuple(results), run=run)
+
+
+def _shape(atom: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+
+
 def _is_float(atom: Any) -> bool:
     return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
 
@@ -443,5 +500,6 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
 _CALLS: dict[str, Callable[[Any, Sequence[State], int], _Action]] = {
     **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
     "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
     "scan": _scan,
 }

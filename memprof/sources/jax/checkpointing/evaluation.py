@@ -40,7 +40,7 @@ def without_rules(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return the same function with its jits inlined, and without the derivatives that its functions define."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
-        if equation.primitive.name == "custom_jvp_call":
+        if equation.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
             return evaluated(equation.params["call_jaxpr"], values, rule)
         return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
 
