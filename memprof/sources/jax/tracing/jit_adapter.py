@@ -552,7 +552,7 @@ def plain_vjp() -> Callable[..., Any]:
     """Return JAX's own `jax.vjp`, whatever replaces it."""
     from jax._src import api
 
-    vjp = api.vjp
+    vjp: Callable[..., Any] = api.vjp
     while hasattr(vjp, "replaces"):
         vjp = vjp.replaces
     return vjp
