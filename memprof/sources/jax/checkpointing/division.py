@@ -29,7 +29,7 @@ from memprof.sources.jax.tracing import jit_adapter
 
 
 class Total(Enum):
-    """A value made from all rows."""
+    """The state of a value that is made from all rows (see above)."""
 
     SUM = auto()
     LATER = auto()
@@ -37,7 +37,7 @@ class Total(Enum):
 
 State = Axis | Total
 
-# Linear in one input: the sum of the results is the result of the sum.
+# Operations that are linear in an input: the results of sums are sums of results.
 _LINEAR = frozenset(
     "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
     " slice squeeze stop_gradient transpose".split()
