@@ -61,7 +61,7 @@ def main() -> int:
     target = resolve("h100-80gb")
     for name in asked.steps:
         try:
-            spec = _spec(name)
+            spec = spec_of(name)
             curve = _plan(spec, target, 1, with_curve=True).points
         except ImportError as error:
             print(f"{name}: skipped ({error})", flush=True)
@@ -116,7 +116,8 @@ def _plan(spec: StepSpec, target: Any, budget_bytes: int, *, with_curve: bool = 
     return plan_step(spec, target, budget_bytes=budget_bytes, with_curve=with_curve, progress=lambda stage: None)
 
 
-def _spec(name: str) -> StepSpec:
+def spec_of(name: str) -> StepSpec:
+    """Return a step by its name (see above)."""
     path = _JUDGED / f"{name}.py"
     if not path.exists():
         if name == "gpt2":

@@ -73,13 +73,36 @@ class MeaningCheck:
             return Meaning.UNPROVED
         try:
             spec = replace(change.on_cpu or change.spec, args=small.args, kwargs=small.kwargs)
-            meaning = compared(self._results, results_of(spec, change.around))
+            results = results_of(spec, change.around)
+            meaning = compared(self._results, results)
+            if meaning is Meaning.DIFFERENT and self._has_close_changes(results):
+                meaning = Meaning.CLOSE
             # A rewrite may find nothing to change in the small instance, which then proves nothing.
             is_rewrite = change.rewrite is not None and not isinstance(change.rewrite, Donation)
             is_compared = meaning is not Meaning.EQUAL or not is_rewrite or _counted(spec) != _counted(small)
             return meaning if is_compared else Meaning.UNPROVED
         except Exception:  # raised by the user's code, on a processor that it may not support
             return Meaning.UNPROVED
+
+    def _has_close_changes(self, results: list[Any]) -> bool:
+        """Whether a step that computes in 16 bits changes its arrays in the same way, within rounding to 16 bits.
+
+        An array is compared with the argument that it changes: the one of the same kind that is nearest.
+        """
+        assert self._small is not None
+        coarse = _coarsest(self._small)
+        with _on_cpu():
+            leaves = [leaf for leaf in jax.tree.leaves(random_arguments(self._small)) if is_array(leaf)]
+        old = [_as_float(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+        def is_close(before: Any, after: Any) -> bool:
+            if _is_close(before, after):
+                return True
+            before, after = _as_float(before), _as_float(after)
+            changes = [np.linalg.norm(before - each) for each in old if each.shape == before.shape]
+            return bool(np.linalg.norm(before - after) <= coarse * min([*changes, np.linalg.norm(before)]))
+
+        return coarse > 0 and all(is_close(*each) for each in zip(self._results, results, strict=True))
 
     @cached_property
     def _small(self) -> StepSpec | None:
@@ -156,12 +179,30 @@ def _kind(leaf: Any) -> tuple[tuple[int, ...], str] | None:
 
 def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[object]]) -> list[Any]:
     """Return the arrays that a step returns for random values, and those that it leaves in its arguments."""
-    random = np.random.default_rng(0)
-    with jax.default_device(jax.local_devices(backend="cpu")[0]), around(), jit_adapter.traced_anew():
-        args = jax.tree.map(lambda leaf: _value(leaf, random), spec.args)
+    with _on_cpu(), around(), jit_adapter.traced_anew():
+        args = random_arguments(spec)
         step = jit_step(replace(spec, args=args))
         results = step.fn(*step.args, **step.kwargs)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(results) if is_array(leaf)]
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    device: AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
+    return device
+
+
+def random_arguments(spec: StepSpec) -> Any:
+    """Return random values of a step's arguments, the same at each call."""
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: _value(leaf, random), spec.args)
+
+
+def _coarsest(spec: StepSpec) -> float:
+    """Return the rounding of the narrowest 16-bit floats that a step computes with; 0 if there are none."""
+    with jit_adapter.traced_anew():
+        found = jit_adapter.all_equations(traced_jaxpr(spec, _CPU).jaxpr)
+        dtypes = {str(getattr(var.aval, "dtype", "")) for each in found for var in each.outvars}
+    return max((_COARSE.get(each, 0.0) for each in dtypes), default=0.0)
 
 
 def _counted(spec: StepSpec) -> Counter[tuple[str, str]]:

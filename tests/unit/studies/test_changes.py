@@ -302,6 +302,22 @@ class TestMeaning:
         assert of() is Meaning.UNPROVED
         assert compared([np.ones(3)], [np.ones(3)] * 2) is Meaning.UNPROVED
 
+    @pytest.mark.parametrize(
+        ("factor", "dtype", "meaning"),
+        [
+            (1.002, jnp.bfloat16, Meaning.CLOSE),  # 2**-9 of the change
+            (1.1, jnp.bfloat16, Meaning.DIFFERENT),  # much of the change, although little of the array
+            (1.002, jnp.float32, Meaning.DIFFERENT),
+        ],
+    )
+    def test_a_step_that_computes_in_16_bits_is_close_if_its_changes_are(
+        self, factor: float, dtype: Any, meaning: Meaning
+    ) -> None:
+        def step(x: Any, factor: float = 1.0) -> Any:
+            return x + factor * 0.1 * jnp.sqrt(x.astype(dtype)).astype(jnp.float32)
+
+        assert self._meaning(step, lambda x: step(x, factor)) is meaning
+
     def test_a_small_step_is_run(self) -> None:
         assert self._meaning(lambda x: x + 1, lambda x: x + 1) is Meaning.EQUAL
         assert self._meaning(lambda x: x + 1, lambda x: x + 1.00001) is Meaning.CLOSE
