@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memprof.errors import MemprofError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InChunks:
@@ -23,13 +25,21 @@ class InMinibatches:
     """A loop adds up the gradients of minibatches, so that only one minibatch's activations exist at a time.
 
     Attributes:
-        number: the number of minibatches. They are equal, so it is at most this number, and divides the examples.
-        interleaved: whether each takes every `number`-th example, as for a batch that is divided over devices, instead
-            of consecutive examples.
+        number: the largest number of minibatches, at least 2. They have equally many examples, so there are fewer
+            minibatches if this number does not divide the examples.
+        interleaved: whether a minibatch takes examples at equal distances, instead of consecutive ones. A batch that is
+            divided over devices needs this.
+
+    Raises:
+        MemprofError: the number is invalid.
     """
 
     number: int
     interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, int) or self.number < 2:
+            raise MemprofError(f"InMinibatches needs an integer of at least 2, not {self.number!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,16 @@ straight_through.defvjp(
 )
 
 
+def mapped(params: Any, batch: Any) -> Any:
+    losses = jax.lax.map(lambda x: (network(params, x) ** 2).sum(), batch["x"])
+    first, _ = jnp.stack([batch["x"], network(params, jnp.tile(batch["x"], (1, 2))[:, :_WIDTH])], axis=1).swapaxes(0, 1)
+    return jnp.stack([losses.mean(), (losses * batch["weights"]).sum()]).sum() + (first * losses[:, None]).sum()
+
+
+def written(params: Any, batch: Any) -> Any:
+    return (network(params, batch["x"]).at[:, 1].set(2.0).at[:, 2:4].add(batch["y"][:, :2]) ** 2).mean()
+
+
 def own_backward_pass(params: Any, batch: Any) -> Any:
     return jnp.mean((straight_through(network(params, batch["x"]), params["bias"]) - batch["y"]) ** 2)
 
@@ -129,6 +139,8 @@ DIVIDED = [
     looked_up,
     own_entries,
     own_backward_pass,
+    mapped,
+    written,
 ]
 
 
@@ -148,6 +160,9 @@ def test_what_a_loss_returns_beside_it_is_that_of_the_whole_batch() -> None:
             "accuracy": right.mean(),
             "perplexity": jnp.exp(value),  # not linear in a sum
             "norm": optax.tree.norm(params),  # no rows
+            "largest": logits.max(),  # mixes rows
+            "spread": logits.std(0) / right.sum(),
+            "similar": logits @ logits.T,
             "steps": 3,
         }
         return value, more
@@ -190,6 +205,16 @@ def learned_weights(params: Any, batch: Any) -> Any:
     return (weights * batch["weights"]).sum() / weights.sum()
 
 
+def unknown(params: Any, batch: Any) -> Any:
+    return jnp.abs(jnp.fft.fft(network(params, batch["x"]))).mean()
+
+
+def tail(params: Any, batch: Any) -> Any:
+    """Only the difference from the targets is divided, since the network reads what is made from all examples."""
+    hidden = jnp.tanh(network(params, jnp.fft.fft(batch["x"]).real) @ jnp.ones((_WIDTH, 512)))
+    return jnp.mean((hidden[:, :1] - batch["y"][:, :1]) ** 2)
+
+
 def without_a_batch(params: Any, batch: Any) -> Any:
     return optax.tree.norm(params)
 
@@ -197,13 +222,15 @@ def without_a_batch(params: Any, batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("loss", "reason"),
     [
-        (batch_statistics, "sub needs a result of all rows for each row"),
-        (in_batch_negatives, "dot_general mixes the rows, or is unknown"),
-        (entries_of_another, "gather mixes the rows, or is unknown"),
-        (backward_pass_of_all, "reduce_max mixes the rows, or is unknown"),
-        (root, "it is not a sum over the examples"),
-        (learned_weights, "it is not a sum over the examples"),
-        (without_a_batch, "it reads only what it is differentiated by"),
+        (batch_statistics, r"sub \(test_minibatches.py:\d+\) combines a sum over all rows with each row"),
+        (in_batch_negatives, r"dot_general \(.*\) mixes the rows"),
+        (entries_of_another, r"gather \(.*\) mixes the rows"),
+        (backward_pass_of_all, r"reduce_max \(.*\) mixes the rows"),
+        (unknown, r"fft \(.*\) is an operation that memprof cannot divide"),
+        (root, r"sqrt \(.*\) is not linear in a sum over the rows"),
+        (learned_weights, r"div \(.*\) is not linear in a sum over the rows"),
+        (tail, "only a small part of it is a sum over the examples"),
+        (without_a_batch, "it reads no array with several examples, besides those that are differentiated"),
     ],
 )
 def test_a_loss_that_is_no_sum_over_the_examples_is_refused(loss: Callable[..., Any], reason: str) -> None:
@@ -234,6 +261,27 @@ def test_the_losses_that_can_be_divided_are_although_another_cannot() -> None:
         jax.make_jaxpr(step)(PARAMS, BATCH)
     assert [each.num_examples for each in losses] == [_EXAMPLES, None]
     _assert_accumulates(step)
+
+
+@pytest.mark.parametrize("number", [1, 0, -2, 2.5, "4"])
+def test_an_invalid_number_is_refused(number: Any) -> None:
+    with pytest.raises(MemprofError, match=f"InMinibatches needs an integer of at least 2, not {number!r}"):
+        InMinibatches(number=number)
+
+
+def test_of_several_axes_the_one_of_most_work_is_divided() -> None:
+    """The loss is also a sum over the 40 columns of the targets, which are larger than the inputs."""
+
+    def step(params: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return ((network(params, batch["x"]) @ batch["wide"] - batch["targets"]) ** 2).mean()
+
+        return jax.grad(loss)(params)
+
+    batch = {**BATCH, "wide": jnp.ones((_WIDTH, 40)), "targets": jnp.ones((_EXAMPLES, 40))}
+    with in_minibatches(InMinibatches(number=2)) as losses:
+        jax.make_jaxpr(step)(PARAMS, batch)
+    assert [each.num_examples for each in losses] == [_EXAMPLES]
 
 
 @pytest.mark.parametrize(("number", "loops"), [(4, {4}), (7, {4}), (100, {8}), (2, {2})])

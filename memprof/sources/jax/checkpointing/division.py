@@ -5,7 +5,8 @@ Each value of the function is one of these:
 - whole: it depends on no row, so that every part may compute or read it;
 - an array with the rows along an axis: a part computes its rows alone;
 - a sum over all rows (`Total.SUM`): the sums of all parts add up to it;
-- a result of sums that is not linear in them (`Total.LATER`): only the sums of all parts give it.
+- a result of an operation that mixes rows, or is not linear in their sums (`Total.LATER`): it is computed once, at the
+  end.
 
 If a loss is such a sum, its gradients are sums, too. For example, a mean over examples is a sum divided by a constant.
 Batch statistics are sums that the forward pass needs for each row, so a function with them cannot be divided.
@@ -16,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +27,7 @@ from jax.extend import core
 
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of, without_jits, without_rules
-from memprof.sources.jax.checkpointing.rows import Axis, rows_of
+from memprof.sources.jax.checkpointing.rows import Axis, is_known, rows_of
 from memprof.sources.jax.tracing import jit_adapter
 
 
@@ -40,10 +43,10 @@ State = Axis | Total
 # Operations that are linear in an input: the results of sums are sums of results.
 _LINEAR = frozenset(
     "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
-    " slice squeeze stop_gradient transpose".split()
+    " slice squeeze stop_gradient tile transpose".split()
 )
 _PRODUCTS = frozenset({"dot_general", "mul"})
-_ADDITIONS = frozenset({"add", "add_any", "concatenate", "pad", "sub"})
+_ADDITIONS = frozenset({"add", "add_any", "concatenate", "pad", "stack", "sub"})
 
 
 class UndividedError(Exception):
@@ -127,9 +130,12 @@ class Division:
     Attributes:
         results: the states of its results.
         outside: the values that parts read, and that are computed whole, before them.
+        reasons: the reasons why values are computed later.
+        divided_bytes, whole_bytes: sizes of the differentiated values that are made in parts, and of those that each
+            part makes whole although they depend on a constant array.
 
     Raises:
-        UndividedError: an operation mixes the rows, or is unknown.
+        UndividedError: an operation of a function within another one cannot be divided.
     """
 
     def __init__(
@@ -146,6 +152,9 @@ class Division:
         self._fixed = None if fixed is None else {*fixed}
         self._actions: dict[int, _Action] = {}
         self.outside: dict[Any, None] = {}
+        self.reasons: dict[Any, str] = {}
+        self.divided_bytes = self.whole_bytes = 0
+        self._of_data = {var for var in jaxpr.constvars if var.aval.ndim}
         for number, equation in enumerate(jaxpr.eqns):
             self._add(number, equation)
         self.results = [self.state(atom) for atom in jaxpr.outvars]
@@ -182,26 +191,53 @@ class Division:
 
     def _add(self, number: int, equation: Any) -> None:
         is_fixed = all(map(self._is_fixed, equation.invars))
-        if is_fixed and self._fixed is not None:
+        if self._fixed is not None and is_fixed:
             self._fixed.update(equation.outvars)
+        if any(isinstance(atom, core.Var) and atom in self._of_data for atom in equation.invars):
+            self._of_data.update(equation.outvars)
+        action: _Action | None
         try:
-            action = self._action(equation)
-        except UndividedError:
-            if not is_fixed:
+            action = self._checked(equation)
+        except UndividedError as error:
+            if self._fixed is None:
                 raise
-            action = None
+            action = None if is_fixed else self._later(equation, str(error))
         if action is None or (is_fixed and any(isinstance(each, Total) for each in action.results)):
             self._states.update(dict.fromkeys(equation.outvars))
             self.outside.update(dict.fromkeys(equation.outvars))
             return
         for atom, wanted in zip(equation.invars, action.inputs, strict=True):
-            if self.state(atom) != wanted:
-                if isinstance(atom, core.Var) and self._is_fixed(atom):
-                    self.outside[atom] = None
-                elif self.state(atom) is not None:
-                    raise UndividedError(f"{equation.primitive.name} mixes the rows")
+            if self.state(atom) != wanted and isinstance(atom, core.Var) and self._is_fixed(atom):
+                self.outside[atom] = None
         self._states.update(zip(equation.outvars, action.results, strict=True))
         self._actions[number] = action
+        if self._fixed is not None and not is_fixed:
+            self._count(equation, action)
+
+    def _count(self, equation: Any, action: _Action) -> None:
+        if any(isinstance(each, int) or each is Total.SUM for each in action.results):
+            self.divided_bytes += _made_bytes(equation)
+        elif Total.LATER not in action.results and self._of_data.issuperset(equation.outvars):
+            self.whole_bytes += _made_bytes(equation)
+
+    def _checked(self, equation: Any) -> _Action:
+        """Return the action of an equation whose inputs exist in the states that it needs."""
+        action = self._action(equation)
+        for atom, wanted in zip(equation.invars, action.inputs, strict=True):
+            if self.state(atom) not in (wanted, None) and not self._is_fixed(atom):
+                raise UndividedError(f"{_named(equation)} mixes the rows")
+        return action
+
+    def _later(self, equation: Any, reason: str) -> _Action:
+        """Return the action of an equation that no part computes."""
+        before = next((self.reasons[atom] for atom in equation.invars if self.state(atom) is Total.LATER), reason)
+        self.reasons.update(dict.fromkeys(equation.outvars, before))
+
+        def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+            raise AssertionError("no part computes this")
+
+        states = tuple(self.state(atom) for atom in equation.invars)
+        return _Action(inputs=states, results=(Total.LATER,) * len(equation.outvars), run=run)
 
     def _is_fixed(self, atom: Any) -> bool:
         return self._fixed is not None and (not isinstance(atom, core.Var) or atom in self._fixed)
@@ -215,10 +251,11 @@ class Division:
                 run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
             )
         if equation.effects:
-            raise UndividedError(f"{name} has side effects")
-        if name in _CALLS and Total.LATER not in states:
-            action = _CALLS[name](equation, states, self._num_rows)
-            return _later(equation, states) if Total.LATER in action.results else action
+            raise UndividedError(f"{_named(equation)} has side effects")
+        if Total.LATER in states:
+            raise UndividedError(f"{_named(equation)} reads a result of all rows")
+        if name in _CALLS:
+            return _CALLS[name](equation, states, self._num_rows)
         if any(isinstance(each, Total) for each in states):
             return _of_sums(equation, states)
         if name == "gather" and (own := self._own_rows(equation, states)) is not None:
@@ -274,7 +311,8 @@ def _of_rows(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     axes: list[Axis] = [each for each in states if not isinstance(each, Total)]
     rows = rows_of(equation, axes, num_rows)
     if rows is None:
-        raise UndividedError(f"{equation.primitive.name} mixes the rows, or is unknown")
+        mixes = "mixes the rows" if is_known(equation.primitive.name) else "is an operation that memprof cannot divide"
+        raise UndividedError(f"{_named(equation)} {mixes}")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         return jit_adapter.bound(equation, [*values], rows.params(equation, piece.part_rows, piece.num_rows))
@@ -302,8 +340,8 @@ def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
     """Return the action of an equation that reads sums: if it is linear in them, a part computes its share."""
     name, is_sum = equation.primitive.name, [each is Total.SUM for each in states]
     inputs = tuple(states)
-    if Total.LATER in states or any(isinstance(each, int) for each in states):
-        return _later(equation, states)
+    if any(isinstance(each, int) for each in states):
+        raise UndividedError(f"{_named(equation)} combines a sum over all rows with each row")
     if name in _ADDITIONS:
         inputs = (Total.SUM,) * len(states)
     elif name == "select_n" and not is_sum[0]:
@@ -314,7 +352,7 @@ def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
         or (name == "div" and is_sum == [True, False] and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact))
         or (name == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.inexact))
     ):
-        return _later(equation, states)
+        raise UndividedError(f"{_named(equation)} is not linear in a sum over the rows")
     return _Action(
         inputs=inputs,
         results=(Total.SUM,) * len(equation.outvars),
@@ -322,15 +360,18 @@ def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
     )
 
 
-def _later(equation: Any, states: Sequence[State]) -> _Action:
-    """Return the action of an equation that needs the sums of all parts. No part runs it."""
-    if any(isinstance(each, int) for each in states):
-        raise UndividedError(f"{equation.primitive.name} needs a result of all rows for each row")
+def _made_bytes(equation: Any) -> int:
+    """Return the bytes of all values that an equation makes, also inside it."""
+    size = sum(prod(var.aval.shape) * var.aval.dtype.itemsize for var in equation.outvars)
+    inside = (each for jaxpr in core.jaxprs_in_params(equation.params) for each in jaxpr.eqns)
+    return int(size + equation.params.get("length", 1) * sum(map(_made_bytes, inside)))
 
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        raise AssertionError("no part computes this")
 
-    return _Action(inputs=tuple(states), results=(Total.LATER,) * len(equation.outvars), run=run)
+def _named(equation: Any) -> str:
+    """Return the name of an operation, with its line in the user's code."""
+    calls = jit_adapter.calls_to(equation)
+    place = f" ({Path(calls[-1][1]).name}:{calls[-1][2]})" if calls else ""
+    return f"{equation.primitive.name}{place}"
 
 
 def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
@@ -340,7 +381,7 @@ def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     consts, carry = [*states[:num_consts]], [*states[num_consts : num_consts + num_carried]]
     stacked = states[num_consts + num_carried :]
     if 0 in [each for each in stacked if each is not None]:
-        raise UndividedError("a scan runs over the rows")
+        return _map(equation, [*consts, *carry], num_rows)
     inner = [each - 1 if isinstance(each, int) else each for each in stacked]
     of_body = [None] * len(body.consts)
     while True:
@@ -368,10 +409,24 @@ def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     return _Action(inputs=(*consts, *carry, *stacked), results=(*carry, *made), run=run)
 
 
+def _map(equation: Any, others: Sequence[State], num_rows: int) -> _Action:
+    """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it."""
+    params, (num_consts, num_carried) = equation.params, jit_adapter.scan_layout(equation)
+    if num_carried or any(each is not None for each in others):
+        raise UndividedError(f"{_named(equation)} runs over the rows, and carries values from one to the next")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        length = params["length"] // num_rows * piece.part_rows
+        return jit_adapter.bound(equation, [*values], {**params, "length": length})
+
+    inputs = (*others, *(0,) * (len(equation.invars) - num_consts))
+    return _Action(inputs=inputs, results=(0,) * len(equation.outvars), run=run)
+
+
 def _merged(before: State, after: State) -> State:
     """Return the state of a value that a loop carries."""
     if before is not None and after is not None and before != after:
-        raise UndividedError("a loop carries rows along two axes, or rows and their sums")
+        raise UndividedError("a scan carries rows along two axes, or both rows and their sums")
     return after if before is None else before
 
 
@@ -394,7 +449,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     """Return the action of a function with a derivative of its own: both are divided."""
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     if not all(map(_is_float, equation.outvars)):
-        raise UndividedError(f"{equation.primitive.name} returns integers")
+        raise UndividedError(f"{_named(equation)} returns integers")
 
     def whole(*values: Any) -> list[Any]:
         return jit_adapter.bound(equation, [*values], equation.params)
@@ -413,7 +468,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     division = Division(function.jaxpr, [*[None] * len(function.consts), *states], num_rows)
     of_both = Division(both.jaxpr, [*[None] * len(both.consts), *states, *tangents], num_rows)
     if of_both.results != [*division.results, *division.results]:
-        raise UndividedError(f"the derivative of {equation.primitive.name} mixes the rows")
+        raise UndividedError(f"the derivative of {_named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         def part(*values: Any) -> list[Any]:
@@ -436,7 +491,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     num_results = len(equation.outvars)
     if not all(map(_is_float, equation.outvars)):
-        raise UndividedError(f"{equation.primitive.name} returns integers")
+        raise UndividedError(f"{_named(equation)} returns integers")
     structure: Any = None
 
     def forward(*values: Any) -> list[Any]:
@@ -464,7 +519,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     )
     wanted: list[State] = [Total.SUM if states[number] is None else states[number] for number in floats]
     if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
-        raise UndividedError(f"the backward pass of {equation.primitive.name} mixes the rows")
+        raise UndividedError(f"the backward pass of {_named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         def of_part(*values: Any) -> tuple[list[Any], list[Any]]:

@@ -34,6 +34,7 @@ from memprof.sources.jax.checkpointing.evaluation import as_function, without_ji
 from memprof.sources.jax.tracing import jit_adapter
 
 _MAX_TRIES = 4  # axes that may be those of the examples
+_LEAST_SHARE = 0.1  # of what is made whole: so much is made in parts
 _NUM_AXES = 2  # the examples lie along the first or the second axis
 
 
@@ -128,21 +129,30 @@ class _Accumulated:
         """Return the number of examples, the states of the constants and inputs, and the division."""
         jaxpr = self._jaxpr
         fixed = {*jaxpr.constvars, *(var for var in jaxpr.invars if not _is_float(var))}
-        reasons: list[str] = []
         constants = Constants()
         constants.add(self._closed)
+        tries: list[tuple[int, list[State], Division]] = []
         for axis, length in _example_axes(jaxpr.constvars)[:_MAX_TRIES]:
             has_rows = [_length(var, axis) == length for var in jaxpr.constvars]
             states: list[State] = [*(axis if each else None for each in has_rows), *[None] * len(jaxpr.invars)]
-            try:
-                division = Division(jaxpr, states, length, fixed=fixed, constants=constants)
-            except UndividedError as error:
-                reasons.append(str(error))
-                continue
-            if division.results[0] is Total.SUM:
-                return length, states, division
-            reasons.append("it is not a sum over the examples")
-        raise UndividedError(reasons[0] if reasons else "it reads only what it is differentiated by")
+            tries.append((length, states, Division(jaxpr, states, length, fixed=fixed, constants=constants)))
+        if not tries:
+            raise UndividedError("it reads no array with several examples, besides those that are differentiated")
+        tries.sort(key=lambda each: -each[2].divided_bytes)
+        reasons = [self._refusal(division) for _, _, division in tries]
+        if all(reasons):
+            raise UndividedError(reasons[0])
+        return tries[reasons.index("")]
+
+    def _refusal(self, division: Division) -> str:
+        """Return the reason why a division is of no use; empty if there is none."""
+        (state, loss) = (division.results[0], self._jaxpr.outvars[0])
+        if state is Total.LATER:
+            return division.reasons[loss]
+        if state is None:
+            return "it does not depend on the examples"
+        is_small = division.divided_bytes < _LEAST_SHARE * division.whole_bytes
+        return "only a small part of it is a sum over the examples" if is_small else ""
 
     def __call__(self, *args: Any) -> list[Any]:
         whole = jax.custom_vjp(as_function(self._closed))
@@ -166,7 +176,7 @@ class _Accumulated:
         jaxpr, division = self._jaxpr, self._division
         known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*self._closed.consts, *args], strict=True))
         outside = dict(zip(division.outside, evaluated_whole(jaxpr, division.outside, dict(known)), strict=True))
-        sums, rows = self._sums(), self._rows()
+        sums, rows = self._wanted()
         floats = [args[number] for number in self._floats]
 
         def minibatch(index: Any, *floats: Any) -> tuple[Any, list[Any]]:
@@ -192,20 +202,17 @@ class _Accumulated:
         known.update((var, piece.joined(part, axis)) for (var, axis), part in zip(rows.items(), parts, strict=True))
         return evaluated_whole(jaxpr, jaxpr.outvars, known), totals[: len(floats)]
 
-    def _sums(self) -> list[Any]:
-        """Return the sums over all examples that are results, or that later equations read."""
+    def _wanted(self) -> tuple[list[Any], dict[Any, int]]:
+        """Return the sums, and the rows with their axes, that are results or that later equations read."""
         jaxpr, state = self._jaxpr, self._division.state
-        variables = [var for each in jaxpr.eqns for var in each.outvars if state(var) is Total.SUM]
+        made = [var for each in jaxpr.eqns for var in each.outvars if state(var) is not Total.LATER]
+        parts = {var for var in made if state(var) is not None}
         later = [atom for atom in jaxpr.outvars if state(atom) is Total.LATER]
-        numbers = needed(jaxpr, later, {*variables}, among=range(len(jaxpr.eqns)))
+        numbers = needed(jaxpr, later, parts, among=range(len(jaxpr.eqns)))
         read = [*jaxpr.outvars, *(atom for number in numbers for atom in jaxpr.eqns[number].invars)]
-        wanted = {atom for atom in read if isinstance(atom, core.Var)}
-        return [var for var in variables if var in wanted]
-
-    def _rows(self) -> dict[Any, int]:
-        """Return the results that have the examples along an axis, with this axis."""
-        states = {atom: self._division.state(atom) for atom in self._jaxpr.outvars if isinstance(atom, core.Var)}
-        return {var: state for var, state in states.items() if isinstance(state, int)}
+        states = {atom: state(atom) for atom in read if isinstance(atom, core.Var)}
+        rows = {var: each for var, each in states.items() if isinstance(each, int) and var not in jaxpr.constvars}
+        return [var for var, each in states.items() if each is Total.SUM], rows
 
 
 def _example_axes(variables: Sequence[Any]) -> list[tuple[int, int]]:

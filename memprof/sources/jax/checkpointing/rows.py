@@ -67,6 +67,11 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     return None if rule is None else rule(equation, axes)
 
 
+def is_known(name: str) -> bool:
+    """Whether there is a rule for an operation, although it may mix the rows."""
+    return name in _ELEMENTWISE or name in _OF_ONE_INPUT or name in _OF_SEVERAL_INPUTS
+
+
 def rows_behind(equation: Any, axis: int) -> Rows | None:
     """Return the row axes of an operation whose result has its rows along an axis, or None if unknown."""
     name, length = equation.primitive.name, equation.outvars[0].aval.shape[axis]
@@ -218,6 +223,23 @@ def _except(name: str) -> Callable[[Any, int, int], Rows | None]:
     return rule
 
 
+def _stack(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    found = {axis for axis in axes if axis is not None}
+    if len(found) != 1:
+        return None
+    (axis,) = found
+    return Rows(inputs=(axis,) * len(axes), result=axis + (equation.params["axis"] <= axis))
+
+
+def _unstack(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    along = equation.params["axis"]
+    return None if axis == along else Rows(inputs=(axis,), result=axis - (along < axis))
+
+
+def _tile(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    return Rows(inputs=(axis,), result=axis) if equation.params["reps"][axis] == 1 else None
+
+
 def _dynamic_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     axis, *starts = axes
     if axis is None or any(each is not None for each in starts):
@@ -235,6 +257,20 @@ def _dynamic_update_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     if equation.invars[0].aval.shape[axis] != equation.invars[1].aval.shape[axis]:
         return None
     return Rows(inputs=(axis, axis, *starts), result=axis)
+
+
+def _scatter(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    """Return the row axes of a scatter that writes the same places of each row."""
+    numbers, (array, _, updates) = equation.params["dimension_numbers"], equation.invars
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [each for each in range(array.aval.ndim) if each not in dropped]
+    of_updates = dict(zip(window, numbers.update_window_dims, strict=True))
+    axis = axes[0] if axes[0] is not None else next((each for each in window if of_updates[each] == axes[2]), None)
+    if axis not in of_updates or axes[1] is not None or axes[2] not in (of_updates[axis], None):
+        return None
+    if axis in numbers.scatter_dims_to_operand_dims or array.aval.shape[axis] != updates.aval.shape[of_updates[axis]]:
+        return None
+    return Rows(inputs=(axis, None, of_updates[axis]), result=axis)
 
 
 def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
@@ -255,8 +291,10 @@ _OF_ONE_INPUT: dict[str, Callable[[Any, int, int], Rows | None]] = {
     "slice": _slice,
     "split": _except("axis"),
     "squeeze": _squeeze,
+    "tile": _tile,
     "top_k": _except("axis"),
     "transpose": _transpose,
+    "unstack": _unstack,
 }
 _OF_SEVERAL_INPUTS: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
     **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
@@ -267,5 +305,7 @@ _OF_SEVERAL_INPUTS: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "pad": _pad,
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_max", "scatter_min", "scatter_mul"), _scatter),
     "sort": _along("dimension"),
+    "stack": _stack,
 }
