@@ -517,7 +517,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     of_second = Division(
         second.jaxpr, [*[None] * len(second.consts), *of_first.results[num_results:], *cotangents], num_rows
     )
-    wanted: list[State] = [Total.SUM if states[number] is None else states[number] for number in floats]
+    wanted = [_of_gradient(states[number]) for number in floats]
     if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
         raise UndividedError(f"the backward pass of {_named(equation)} mixes the rows")
 
@@ -537,6 +537,13 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
         return [*with_rule(*values)]
 
     return _Action(inputs=tuple(states), results=tuple(results), run=run)
+
+
+def _of_gradient(state: State) -> State:
+    """Return the state of a gradient: each part adds to that of a whole value, and has that of a sum whole."""
+    if isinstance(state, int):
+        return state
+    return Total.SUM if state is None else None
 
 
 def _shape(atom: Any) -> jax.ShapeDtypeStruct:
