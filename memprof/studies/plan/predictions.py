@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import pstdev
+from statistics import fmean, pvariance
 
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 
 # Of all bytes that could be kept: the extra distance of a step without checkpoints, and of one that keeps nothing.
 # XLA fuses and orders these two differently from the others.
 _UNLIKE = 0.6
+_NOISE = (
+    0.02  # of a footprint: a standard deviation that estimates have at least, as a few compiles may agree by chance
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class Compiled:
 
     Attributes:
         checkpoints: None for the step without checkpoints.
-        peaks: the estimates, each for one order of the operations.
+        peaks: the estimates, each for one order of the kernels.
     """
 
     checkpoints: Checkpoints | None
@@ -32,27 +35,26 @@ def predicted_bytes(
     peaks: Sequence[int],
     compiled: Sequence[Compiled],
     *,
+    around_bytes: int,
     sizes: Mapping[Signature, int],
     everything: Collection[Signature],
     num_blocks: int,
 ) -> int:
     """Return the footprint of checkpoints.
 
-    It is the estimate plus a weighted mean of the differences between the footprints and estimates of the compiles. The
-    weight of a compile is the inverse square of the bytes that either it or the checkpoints keep, but not both. The
-    estimates differ in their order of operations. The one whose differences vary least between the compiles is used,
-    because its order resembles XLA's; the steps that keep all values or none are left out of this comparison if two
-    other compiles exist.
+    Each estimate is corrected by a weighted mean of the differences between the footprints and estimates of the
+    compiles. The weight of a compile is the inverse square of the bytes that either it or the checkpoints keep, but not
+    both. The footprint is a weighted mean of the corrected estimates. The weight of an estimate is the inverse variance
+    of its differences. The size of the arguments and results counts as one more difference, because an estimate leaves
+    them out.
 
     Args:
         peaks: the estimates for the checkpoints.
         compiled: at least one compile.
+        around_bytes: bytes of the arguments and results of the step.
         sizes: bytes of the results of each operation in all blocks.
         everything: the operations whose results the backward pass needs; a step without checkpoints keeps them.
     """
-    alike = [each for each in compiled if not _is_extreme(each.checkpoints)]
-    compared = alike if len(alike) > 1 else compiled
-    order = min(range(len(peaks)), key=lambda number: pstdev(_difference(each, number) for each in compared))
     wanted = _shares(checkpoints, everything, num_blocks)
     unlike_bytes = _UNLIKE * sum(sizes[each] for each in everything)
 
@@ -62,17 +64,18 @@ def predicted_bytes(
         return max(apart + unlike_bytes * _is_extreme(each.checkpoints), 1.0) ** -2
 
     weights = [weight(each) for each in compiled]
-    differences = (share * _difference(each, order) for share, each in zip(weights, compiled, strict=True))
-    return round(peaks[order] + sum(differences) / sum(weights))
+    noise = (_NOISE * compiled[0].footprint_bytes) ** 2
+    corrected, trust = [], []
+    for number, peak in enumerate(peaks):
+        differences = [each.footprint_bytes - each.peaks[number] for each in compiled]
+        corrected.append(peak + fmean(differences, weights))
+        trust.append(1 / (pvariance([*differences, around_bytes]) + noise))
+    return round(fmean(corrected, trust))
 
 
 def _is_extreme(checkpoints: Checkpoints | None) -> bool:
     """Whether a step keeps all values, or none of those that the backward pass needs."""
     return checkpoints is None or (not checkpoints.kept and checkpoints.num_first is None)
-
-
-def _difference(compiled: Compiled, order: int) -> int:
-    return compiled.footprint_bytes - compiled.peaks[order]
 
 
 def _shares(

@@ -49,6 +49,7 @@ class ChangedStep:
         blocks: the parts of the step that get a checkpoint.
         is_loop: whether these parts are the iterations of scans.
         points: its compiles; the first is without checkpoints.
+        around_bytes: bytes of its arguments and results.
         peaks: the estimates of its traces, by their checkpoints.
     """
 
@@ -56,6 +57,7 @@ class ChangedStep:
     blocks: list[Block]
     is_loop: bool
     compiler: Compiler
+    around_bytes: int
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
 
@@ -97,6 +99,7 @@ class ChangedStep:
             checkpoints,
             self.peaks[checkpoints],
             compiled,
+            around_bytes=self.around_bytes,
             sizes=sizes_of(self.blocks),
             everything=self.everything().kept,
             num_blocks=self.num_blocks,
@@ -124,7 +127,16 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}
-    return ChangedStep(spec=spec, blocks=blocks, is_loop=has_loops, compiler=compiler, points=[point], peaks=peaks)
+    totals = report.compiler
+    return ChangedStep(
+        spec=spec,
+        blocks=blocks,
+        is_loop=has_loops,
+        compiler=compiler,
+        around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
+        points=[point],
+        peaks=peaks,
+    )
 
 
 def _peaks_of(traced: ClosedJaxpr, target: Target) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ def test_the_values_in_a_loop_count_once() -> None:
 
 
 def test_the_orders_differ_where_a_large_value_can_be_computed_late() -> None:
-    """`wide` is first in the program, so it is live beside `other`'s product; depth first, `other` comes first."""
+    """`wide` is first in the program, so it is live beside `other`'s product. The greedy order computes it later."""
     up, down = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((16, 1024), (1024, 16)))
 
     def function(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
@@ -90,6 +90,72 @@ def test_the_orders_differ_where_a_large_value_can_be_computed_late() -> None:
         return other + wide @ down
 
     assert _peaks(function, _X, up, down) == ((64 + 64 + 1) * _KIB, (64 + 1 + 1) * _KIB)
+
+
+def test_a_bias_that_enters_an_epilogue_is_not_written_for_all_rows() -> None:
+    """The kernel of the first product adds the row; its result is live for the second product."""
+    row = jax.ShapeDtypeStruct((16,), jnp.float32)
+    assert _peaks(lambda x, row: ((x @ x) + jnp.broadcast_to(row, (16, 16))) @ x, _X, row) == (_KIB, _KIB)
+
+
+def test_gathers_and_the_inputs_of_a_concatenation_are_fused() -> None:
+    """Only the concatenation is written, 2 KiB, for the product."""
+    rows = jax.ShapeDtypeStruct((16,), jnp.int32)
+
+    def function(x: jax.Array, rows: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.concatenate([x.at[rows].get(mode="clip"), jnp.sin(x)], axis=1) @ y
+
+    assert _peaks(function, _X, rows, jax.ShapeDtypeStruct((32, 1), jnp.float32)) == (2 * _KIB, 2 * _KIB)
+
+
+def test_an_array_is_updated_in_place() -> None:
+    """The product is updated twice. Only rows and indices are written besides, no second array."""
+
+    def function(x: jax.Array) -> jax.Array:
+        return (x @ x).at[0].set(0.0).at[1].add(1.0, mode="clip") @ x
+
+    assert max(_peaks(function, _X)) < 2 * _KIB
+
+
+_IMAGE = jax.ShapeDtypeStruct((1, 1, 16, 16), jnp.float32)  # 1 KiB
+_FILTERS = jax.ShapeDtypeStruct((1, 1, 3, 3), jnp.float32)
+
+
+@pytest.mark.parametrize(("combined", "num_live"), [(jnp.add, 1), (jnp.multiply, 2)])
+def test_a_convolution_is_one_kernel_with_a_sum_but_not_with_a_product(
+    combined: Callable[[jax.Array, jax.Array], jax.Array], num_live: int
+) -> None:
+    """The second convolution adds to the first in place; a product needs both results."""
+
+    def function(image: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+        results = [jax.lax.conv(image, each, (1, 1), "SAME") for each in (first, second)]
+        return jax.lax.conv(combined(*results), first, (1, 1), "SAME")
+
+    assert _peaks(function, _IMAGE, _FILTERS, _FILTERS) == (num_live * _KIB, num_live * _KIB)
+
+
+@pytest.mark.parametrize(
+    ("padding", "dilation", "peak_bytes"),
+    [((1, 1), 1, 0), ((0, 1), 1, 17 * 17 * 4), ((1, 1), 2, 33 * 33 * 4)],  # 31 rows with those between, and two
+)
+def test_a_convolution_reads_a_padded_image_unless_cudnn_pads_it(
+    padding: tuple[int, int], dilation: int, peak_bytes: int
+) -> None:
+    def function(image: jax.Array, filters: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(image, filters, (1, 1), (padding,) * 2, lhs_dilation=(dilation,) * 2)
+
+    assert _peaks(function, _IMAGE, _FILTERS) == (peak_bytes, peak_bytes)
+
+
+def test_the_gradients_of_a_convolution_need_no_padded_image() -> None:
+    """The one of the image reads dilated cotangents, and the one of the filters has dilated filters."""
+
+    def loss(image: jax.Array, filters: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.conv(image, filters, (2, 2), ((1, 1), (1, 1))) ** 2)
+
+    bytes_of_result, bytes_of_reversed_filters = 8 * 8 * 4, 3 * 3 * 4
+    peak_bytes = bytes_of_result + bytes_of_reversed_filters
+    assert _peaks(jax.grad(loss, argnums=(0, 1)), _IMAGE, _FILTERS) == (peak_bytes, peak_bytes)
 
 
 @pytest.mark.parametrize(("policy", "least", "most"), [("nothing_saveable", 8, 12), ("everything_saveable", 24, 26)])

@@ -1,4 +1,4 @@
-"""The prediction of a footprint: which compiles correct an estimate, and which order of the operations counts."""
+"""The prediction of a footprint: which compiles correct an estimate, and how much each estimate counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def _compiled(checkpoints: Checkpoints | None, footprint_bytes: int, *peaks: int
     return Compiled(checkpoints=checkpoints, footprint_bytes=footprint_bytes, peaks=peaks)
 
 
-def _predicted(checkpoints: Checkpoints, peaks: tuple[int, ...], *compiled: Compiled) -> int:
-    return predicted_bytes(checkpoints, peaks, compiled, sizes=_SIZES, everything=_SIZES, num_blocks=4)
+def _predicted(checkpoints: Checkpoints, peaks: tuple[int, ...], *compiled: Compiled, around_bytes: int = 0) -> int:
+    return predicted_bytes(
+        checkpoints, peaks, compiled, around_bytes=around_bytes, sizes=_SIZES, everything=_SIZES, num_blocks=4
+    )
 
 
 def _mean(*differences: tuple[int, int]) -> float:
@@ -60,7 +62,17 @@ def test_layers_of_a_mixture_count_by_their_number() -> None:
     assert _predicted(with_rest, (500,), nothing, everything) == round(500 + _mean((700, 945), (800, 175)))
 
 
-def test_the_order_whose_estimates_agree_with_the_compiles_counts() -> None:
-    """The first order is 700 and 400 off, the second 500 each time."""
-    as_it_is, nothing = _compiled(None, 1500, 800, 1000), _compiled(_kept(), 1000, 600, 500)
-    assert _predicted(_kept(_NORM), (700, 800), as_it_is, nothing) == 800 + 500
+def test_estimates_count_by_the_inverse_variance_of_their_differences() -> None:
+    """The differences are 500 and 500, and 500 and 800, with 500 around the step; the noise is 2% of 1000."""
+    down, up = _compiled(_kept(_DOWN), 1000, 500, 500), _compiled(_kept(_UP), 1500, 1000, 700)
+    first, second = 1 / 20**2, 1 / (20_000 + 20**2)  # the variance of 500, 800 and 500 is 20,000
+    predicted = (first * (600 + 500) + second * (900 + 500)) / (first + second)
+    assert _predicted(_kept(_DOWN), (600, 900), down, up, around_bytes=500) == round(predicted)
+
+
+def test_an_estimate_whose_differences_are_unlike_the_arguments_and_results_counts_less() -> None:
+    """The difference of the first is the 500 around the step. That of the second is 100: a variance of 200²."""
+    compiled = _compiled(None, 1000, 500, 900)
+    first, second = 1 / 20**2, 1 / (200**2 + 20**2)
+    predicted = (first * (600 + 500) + second * (800 + 100)) / (first + second)
+    assert _predicted(_kept(), (600, 800), compiled, around_bytes=500) == round(predicted)

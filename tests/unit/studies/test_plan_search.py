@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memprof.analysis.hlo.decoded import FreshCapture
+from memprof.analysis.records.capture import NO_COMPILER
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
 from memprof.studies.changes.attention import attention_kernels
@@ -85,9 +86,9 @@ class _Compiler:
         return kept_bytes, flops
 
     def traced_jaxpr(self, spec: Any, target: Any) -> Any:
-        """The trace; its estimate is what it keeps, in the order of the program. The other order tells nothing."""
+        """The trace; what it keeps is the estimate of both orders."""
         self.traced.append(spec.label)
-        return SimpleNamespace(jaxpr=(self.kept_bytes_and_flops()[0], 0))
+        return SimpleNamespace(jaxpr=(self.kept_bytes_and_flops()[0],) * 2)
 
     def capture_of(self, spec: Any, target: Any, progress: Any) -> Any:
         progress("compiling")
@@ -100,6 +101,7 @@ class _Compiler:
             recomputed_flops=flops,
             footprint_bytes=_BASE + kept_bytes + extra_bytes - self.saved_bytes.get(spec.label, 0),
             verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
+            compiler=NO_COMPILER,
         )
         return FreshCapture(capture=capture)  # type: ignore[arg-type]
 

@@ -1,13 +1,16 @@
 """An estimate of the bytes that a traced step's values take at their peak, without a compile.
 
-The step's operations are laid out in an order. A value is live from the operation that makes it to the last one that
-reads it. XLA writes only some values to memory: elementwise operations become part of the kernels that read them. So a
-value takes memory if an operation that cannot be fused makes it or reads it, or if it enters the recomputation of a
-`jax.checkpoint`, which a barrier separates from the first computation. A matrix product or convolution whose result one
-elementwise operation reads is one kernel with it: only the result of both is written.
+XLA writes only some values to memory: elementwise operations and gathers become part of the kernels that read them. So
+a value takes memory if an operation that cannot be fused makes it or reads it, or if it enters the recomputation of a
+`jax.checkpoint`, which a barrier separates from the first computation. A matrix product whose result one elementwise
+operation reads is one kernel with it: only the result of both is written. cuDNN's convolutions do this for sums and
+maxima (ReLU) alone. For some of them, XLA writes padded images.
 
-The estimate leaves out the arguments and results of the step, padding, copies, and scratch memory. A plan adds their
-size from a compile, because they hardly depend on the checkpoints.
+The kernels are laid out in the order of the program and in a greedy order. A value is live from the kernel that makes
+it to the last one that reads it.
+
+The estimate leaves out the arguments and results of the step, copies, and scratch memory. A plan adds their size from
+its compiles, because they hardly depend on the checkpoints.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from typing import Any
 
 from jax.extend import core
 
+from memprof.sources.jax.checkpointing.greedy_order import Kernel, greedy_order
+
 _CALLS = frozenset(
     "checkpoint closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr jit pjit remat remat2"
     .split()
@@ -31,22 +36,29 @@ _RENAMING = frozenset(
     .split()
 )  # fmt: skip
 _BARRIER = "barrier"
-_PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
-# These operations read and write memory. A reduction writes memory, but its operands are fused into it.
+_BROADCAST = "broadcast_in_dim"
+_CONVOLUTION = "conv_general_dilated"
+_PRODUCTS = frozenset({_CONVOLUTION, "dot_general"})
+_GATHER = "gather"
+_REVERSAL = "rev"
+_UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add"})  # they write into their first argument
+_CONVOLUTION_EPILOGUES = frozenset({"add", "max"})
+# These operations read and write memory.
 _KERNELS = (
     _LOOPS
     | {_BARRIER}
     | frozenset(
-        "all_gather all_to_all approx_top_k cholesky concatenate conv_general_dilated cumlogsumexp cummax cummin"
+        "all_gather all_to_all approx_top_k cholesky conv_general_dilated cumlogsumexp cummax cummin"
         " cumprod cumsum custom_call dot_general dot_product_attention_bwd_wrapper"
-        " dot_product_attention_fwd_wrapper dynamic_update_slice eigh fft ffi_call gather pallas_call ppermute"
+        " dot_product_attention_fwd_wrapper dynamic_update_slice eigh fft ffi_call pallas_call ppermute"
         " psum qr ragged_dot ragged_dot_general random_bits reduce_scatter reduce_window reduce_window_max"
         " reduce_window_sum rng_bit_generator scatter scatter-add select_and_gather_add select_and_scatter_add"
         " sort threefry2x32 top_k triangular_solve".split()
     )
 )
-_REDUCTIONS = frozenset(
-    "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum".split()
+# These write memory, but the operations that they read are fused into them.
+_WRITING = frozenset(
+    "argmax argmin concatenate reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum".split()
 )
 
 
@@ -58,6 +70,7 @@ class _Operation:
         inner_bytes: bytes of values inside it: the body of a loop.
         factors: the inputs of the product that is in the same kernel as this elementwise operation; empty if there is
             none.
+        has_convolution: whether this product is a convolution.
     """
 
     name: str
@@ -65,6 +78,7 @@ class _Operation:
     made: list[int]
     inner_bytes: int = 0
     factors: frozenset[int] = frozenset()
+    has_convolution: bool = False
 
     @property
     def is_product(self) -> bool:
@@ -75,18 +89,25 @@ class _Operation:
         return self.name in _KERNELS or self.is_product
 
     @property
+    def is_fused(self) -> bool:
+        """Whether it is a part of the kernels that read it."""
+        return not self.is_kernel and self.name not in _WRITING
+
+    @property
     def is_elementwise(self) -> bool:
-        return not self.is_kernel and self.name not in _REDUCTIONS
+        return self.is_fused and self.name != _GATHER
 
 
 def estimated_peaks(jaxpr: core.Jaxpr) -> tuple[int, int]:
     """Return the bytes of a function's values at their peak, without its arguments and results.
 
     Returns:
-        The peak in the order of the program, and in a depth-first order. Compiles tell which one XLA's order resembles.
+        The peak in the order of the program, and in a greedy order. Compiles tell which one XLA's order resembles.
     """
     program = _Program(jaxpr)
-    return program.peak_bytes(program.operations), program.peak_bytes(program.in_depth_first_order())
+    kernels = program.kernels()
+    greedy = [kernels[number] for number in greedy_order(kernels, program.sizes, program.results)]
+    return program.peak_bytes(kernels), program.peak_bytes(greedy)
 
 
 class _Program:
@@ -94,27 +115,29 @@ class _Program:
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self.operations: list[_Operation] = []
-        self._sizes: list[int] = []
+        self.sizes: list[int] = []
         self._storage: list[int] = []
-        known = {var: self._value(var) for var in (*jaxpr.constvars, *jaxpr.invars)}
+        self._reversed: set[int] = set()
+        known = {var: self._value(_size(var)) for var in (*jaxpr.constvars, *jaxpr.invars)}
         self._around = set(known.values())
         self._add(jaxpr, known)
         self._results = [known[atom] for atom in jaxpr.outvars if isinstance(atom, core.Var)]
-        self._around.update(self._storage[value] for value in self._results)
+        self.results = {self._storage[value] for value in self._results}
+        self._around.update(self.results)
         self._remove_unread()
         self._merge_products()
 
-    def _value(self, var: Any) -> int:
-        number = len(self._sizes)
-        self._sizes.append(_size(var))
+    def _value(self, size_bytes: int) -> int:
+        number = len(self.sizes)
+        self.sizes.append(size_bytes)
         self._storage.append(number)
         return number
 
     def _renamed(self, value: int) -> int:
         """Return another value with the same storage."""
-        self._sizes.append(self._sizes[value])
+        self.sizes.append(self.sizes[value])
         self._storage.append(self._storage[value])
-        return len(self._sizes) - 1
+        return len(self.sizes) - 1
 
     def _add(self, jaxpr: core.Jaxpr, known: dict[Any, int]) -> None:
         for equation in jaxpr.eqns:
@@ -125,11 +148,35 @@ class _Program:
             elif name in _RENAMING and len(read) == len(equation.outvars):
                 known.update(zip(equation.outvars, read, strict=True))
             else:
-                made = [self._value(var) for var in equation.outvars]
+                if name == _CONVOLUTION and len(read) == len(equation.invars):
+                    read = self._padded(equation, read)
+                made = [self._value(_size(var)) for var in equation.outvars]
                 known.update(zip(equation.outvars, made, strict=True))
+                if name == _REVERSAL:
+                    self._reversed.update(made)
                 inside = [min(estimated_peaks(each)) for each in inner] if name in _LOOPS else []
                 operation = _Operation(name=name, read=read, made=made, inner_bytes=max(inside, default=0))
                 self.operations.append(operation)
+
+    def _padded(self, equation: Any, read: list[int]) -> list[int]:
+        """Return the inputs of a convolution. cuDNN needs an image without dilation, and equal padding on both sides.
+
+        XLA writes other images with their padding. Gradients have their own kernels: the gradient of an image reads
+        reversed filters, and that of filters reads a dilated cotangent in their place.
+        """
+        image, filters = read
+        params = equation.params
+        is_even = {*params["lhs_dilation"]} <= {1} and all(low == high for low, high in params["padding"])
+        if is_even or filters in self._reversed or not {*params["rhs_dilation"]} <= {1}:
+            return read
+        sizes = [equation.invars[0].aval.shape[place] for place in params["dimension_numbers"].lhs_spec[2:]]
+        padded = [
+            (size - 1) * step + 1 + low + high
+            for size, step, (low, high) in zip(sizes, params["lhs_dilation"], params["padding"], strict=True)
+        ]
+        made = self._value(self.sizes[image] * prod(padded) // prod(sizes))
+        self.operations.append(_Operation(name="pad", read=[image], made=[made]))
+        return [made, filters]
 
     def _add_call(self, equation: Any, inner: core.Jaxpr, known: dict[Any, int]) -> None:
         given = [known.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
@@ -139,16 +186,16 @@ class _Program:
             self.operations.append(_Operation(name=_BARRIER, read=read, made=made))
             behind = iter(made)
             given = [None if value is None else next(behind) for value in given]
-        constants = {var: self._value(var) for var in inner.constvars}
+        constants = {var: self._value(_size(var)) for var in inner.constvars}
         own: dict[Any, int] = dict(constants)
         for var, value in zip(inner.invars, given, strict=True):
-            own[var] = self._value(var) if value is None else value
+            own[var] = self._value(_size(var)) if value is None else value
             if value is None:
                 constants[var] = own[var]
         self._around.update(constants.values())
         self._add(inner, own)
         for var, atom in zip(equation.outvars, inner.outvars, strict=True):
-            known[var] = own[atom] if isinstance(atom, core.Var) else self._value(var)
+            known[var] = own[atom] if isinstance(atom, core.Var) else self._value(_size(var))
 
     def _remove_unread(self) -> None:
         read = set(self._results)
@@ -176,6 +223,7 @@ class _Program:
                 left.append(operation)
                 continue
             product = storage[operation.made[0]]
+            reader.has_convolution = operation.has_convolution or operation.name == _CONVOLUTION
             reader.factors = operation.factors or frozenset(storage[value] for value in operation.read)
             reader.read = [*operation.read, *(value for value in reader.read if storage[value] != product)]
             for value in operation.read:
@@ -184,73 +232,85 @@ class _Program:
         self.operations = left
 
     def _epilogue(self, product: _Operation, readers: Mapping[int, Mapping[int, _Operation]]) -> _Operation | None:
-        """Return the elementwise operation that alone reads a product, if its result is not larger; otherwise None."""
+        """Return the elementwise operation that alone reads a product, if one kernel computes both; otherwise None."""
         value = self._storage[product.made[0]]
         if value in self._around or len(readers[value]) != 1:
             return None
         (reader,) = readers[value].values()
-        return reader if reader.is_elementwise and self._sizes[reader.made[0]] <= self._sizes[value] else None
+        is_convolution = product.has_convolution or product.name == _CONVOLUTION
+        if is_convolution and reader.name not in _CONVOLUTION_EPILOGUES:
+            return None
+        return reader if reader.is_elementwise and self.sizes[reader.made[0]] <= self.sizes[value] else None
 
-    def in_depth_first_order(self) -> list[_Operation]:
-        """Return the operations in post-order from the results: an operation follows the last of its inputs."""
-        maker = {value: operation for operation in self.operations for value in operation.made}
-        order: list[_Operation] = []
-        done: set[int] = set()
-        pending = [(maker[value], False) for value in reversed(self._results) if value in maker]
-        while pending:
-            operation, is_open = pending.pop()
-            if id(operation) in done:
-                continue
-            if is_open:
-                done.add(id(operation))
-                order.append(operation)
-            else:
-                pending.append((operation, True))
-                pending += [(maker[value], False) for value in reversed(operation.read) if value in maker]
-        return order
-
-    def peak_bytes(self, order: Sequence[_Operation]) -> int:
-        """Return the largest sum of live values if the operations run in an order."""
-        storage, sizes = self._storage, self._sizes
-        written = set(self._around)
-        for operation in order:
-            if not operation.is_elementwise:
-                written.update(storage[value] for value in operation.made)
-            if operation.is_kernel:
-                written.update(storage[value] for value in operation.read)
-        behind: dict[int, set[int]] = {}  # the written values from which a fused value is computed
-        born: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for place, operation in enumerate(order):
+    def kernels(self) -> list[Kernel]:
+        """Return the kernels, in the order of the program. Each computes the fused operations that it reads."""
+        storage = self._storage
+        written = self._written()
+        sources: dict[int, tuple[list[int], set[int]]] = {}  # of a fused value: kernels, and the values that they read
+        kernels: list[Kernel] = []
+        for operation in self.operations:
+            before: dict[int, None] = {}
             read: set[int] = set()
             for value in operation.read:
-                read |= behind.get(storage[value], {storage[value]})
-            made = [storage[value] for value in operation.made]
-            if operation.name == _BARRIER or any(value in written for value in made):
-                last.update(dict.fromkeys(read, place))
-            for value in made:
-                if value not in written:
-                    behind[value] = read
-                elif operation.name != _BARRIER:
-                    born[value] = place
-        change = [0] * (len(order) + 1)
-        for value, start in born.items():
-            if value in self._around:
+                makers, values = sources.get(value, ([], {storage[value]}))
+                before.update(dict.fromkeys(makers))
+                read |= values
+            made = [storage[value] for value in operation.made if storage[value] in written]
+            is_barrier = operation.name == _BARRIER
+            if not made and not is_barrier:
+                sources.update(dict.fromkeys(operation.made, (list(before), read)))
                 continue
-            stop = last.get(value, start)
-            change[start] += sizes[value]
-            change[stop if self._is_overwritten(value, order[stop]) and stop > start else stop + 1] -= sizes[value]
+            for value in operation.made:
+                sources[value] = ([len(kernels)], {storage[value]})
+            kernels.append(
+                Kernel(
+                    before=tuple(before),
+                    read=frozenset(read),
+                    made=() if is_barrier else tuple(made),
+                    replaced=frozenset(value for value in read if self._is_overwritten(value, operation)),
+                    inner_bytes=operation.inner_bytes,
+                )
+            )
+        return kernels
+
+    def _written(self) -> set[int]:
+        """Return the values in memory. An epilogue of a product reads a broadcast value without an array of it."""
+        written = set(self._around)
+        broadcast: set[int] = set()
+        for operation in self.operations:
+            made = {self._storage[value] for value in operation.made}
+            if not operation.is_fused:
+                written |= made
+            elif operation.name == _BROADCAST:
+                broadcast |= made
+            if operation.is_kernel:
+                read = {self._storage[value] for value in operation.read}
+                written |= read - (broadcast - operation.factors) if operation.factors else read
+        return written
+
+    def peak_bytes(self, order: Sequence[Kernel]) -> int:
+        """Return the largest sum of live values if kernels run in an order."""
+        last = {value: place for place, kernel in enumerate(order) for value in kernel.read}
+        change = [0] * (len(order) + 1)
+        for start, kernel in enumerate(order):
+            for value in kernel.made:
+                if value in self._around:
+                    continue
+                stop = last.get(value, start)
+                change[start] += self.sizes[value]
+                change[stop if value in order[stop].replaced and stop > start else stop + 1] -= self.sizes[value]
         live, most = 0, 0
-        for place, operation in enumerate(order):
+        for place, kernel in enumerate(order):
             live += change[place]
-            most = max(most, live + operation.inner_bytes)
+            most = max(most, live + kernel.inner_bytes)
         return most
 
     def _is_overwritten(self, value: int, reader: _Operation) -> bool:
         """Whether the last reader of a value may write its result in the value's place."""
-        may_overwrite = reader.is_elementwise or (bool(reader.factors) and value not in reader.factors)
+        is_updated = reader.name in _UPDATES and value == self._storage[reader.read[0]]
+        may_overwrite = is_updated or reader.is_elementwise or (bool(reader.factors) and value not in reader.factors)
         return may_overwrite and any(
-            self._sizes[made] == self._sizes[value] for made in reader.made if self._storage[made] not in self._around
+            self.sizes[made] == self.sizes[value] for made in reader.made if self._storage[made] not in self._around
         )
 
 
