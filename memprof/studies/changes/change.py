@@ -53,6 +53,7 @@ class Change:
         on_cpu: the changed step for the CPU, if it is another one.
         rewrite: argument of `memprof.apply` that makes the change; None for other changes.
         keeps_numbers: whether the changed step computes the same numbers.
+        is_proved: whether the search for the change proves that, apart from rounding.
     """
 
     rule: str
@@ -64,6 +65,7 @@ class Change:
     code: str = ""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     keeps_numbers: bool = True
+    is_proved: bool = False
     on_cpu: StepSpec | None = None
     rewrite: Rewrite | None = None
 

@@ -61,4 +61,5 @@ def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[
             code=code,
             spec=step_of_code(step.spec, code),
             rewrite=InMinibatches(number=number, interleaved=is_interleaved),
+            is_proved=True,
         )

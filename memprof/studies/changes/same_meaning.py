@@ -53,11 +53,15 @@ class MeaningCheck:
         if not change.keeps_numbers:
             return Meaning.DIFFERENT
         spec, flops = self._step.spec, self._step.report.flops
-        if flops <= _SMALL_FLOPS and _num_bytes(spec) <= _SMALL_BYTES:
+        is_small = flops <= _SMALL_FLOPS and _num_bytes(spec) <= _SMALL_BYTES
+        found = self._by_run(change) if is_small else None
+        if found in (Meaning.EQUAL, Meaning.CLOSE):
+            return found
+        if self._has_same_operations(change):
+            return Meaning.SAME_OPERATIONS
+        if found is None:
             found = self._by_run(change)
-            is_known = found in (Meaning.EQUAL, Meaning.CLOSE)
-            return Meaning.SAME_OPERATIONS if not is_known and self._has_same_operations(change) else found
-        return Meaning.SAME_OPERATIONS if self._has_same_operations(change) else self._by_run(change)
+        return Meaning.SAME_OPERATIONS if found is Meaning.UNPROVED and change.is_proved else found
 
     def _has_same_operations(self, change: Change) -> bool:
         if change.rewrite is not None and not isinstance(change.rewrite, Donation):

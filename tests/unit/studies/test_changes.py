@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from report_builder import H100, buffer, report
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
-from memprof.analysis.records.rewrites import Donation, InChunks
+from memprof.analysis.records.rewrites import Donation, InChunks, InMinibatches
 from memprof.analysis.records.roofline import Roofline
 from memprof.errors import MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
@@ -317,6 +318,19 @@ class TestMeaning:
             return x + factor * 0.1 * jnp.sqrt(x.astype(dtype)).astype(jnp.float32)
 
         assert self._meaning(step, lambda x: step(x, factor)) is meaning
+
+    @pytest.mark.parametrize("flops", [0, 10**12])
+    def test_a_change_that_its_search_proves_need_not_run(self, flops: int) -> None:
+        rewrite = InMinibatches(number=2)
+
+        def overflow(x: Any) -> Any:
+            return x * jnp.nan
+
+        of = partial(self._meaning, overflow, overflow, flops=flops, rewrite=rewrite)
+        assert of() is Meaning.UNPROVED
+        assert of(is_proved=True) is Meaning.SAME_OPERATIONS
+        other = partial(self._meaning, lambda x: x, lambda x: x + 1, rewrite=rewrite, is_proved=True)
+        assert other() is Meaning.DIFFERENT
 
     def test_a_small_step_is_run(self) -> None:
         assert self._meaning(lambda x: x + 1, lambda x: x + 1) is Meaning.EQUAL
