@@ -40,6 +40,8 @@ class Total(Enum):
 
 State = Axis | Total
 
+_OURS = Path(__file__).parents[3]
+
 # Operations that are linear in an input: the results of sums are sums of results.
 _LINEAR = frozenset(
     "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
@@ -225,7 +227,7 @@ class Division:
         action = self._action(equation)
         for atom, wanted in zip(equation.invars, action.inputs, strict=True):
             if self.state(atom) not in (wanted, None) and not self._is_fixed(atom):
-                raise UndividedError(f"{_named(equation)} mixes the rows")
+                raise UndividedError(f"{named(equation)} mixes the rows")
         return action
 
     def _later(self, equation: Any, reason: str) -> _Action:
@@ -250,10 +252,8 @@ class Division:
                 results=(None,) * len(equation.outvars),
                 run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
             )
-        if equation.effects:
-            raise UndividedError(f"{_named(equation)} has side effects")
         if Total.LATER in states:
-            raise UndividedError(f"{_named(equation)} reads a result of all rows")
+            raise UndividedError(f"{named(equation)} reads a result of all rows")
         if name in _CALLS:
             return _CALLS[name](equation, states, self._num_rows)
         if any(isinstance(each, Total) for each in states):
@@ -312,7 +312,7 @@ def _of_rows(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     rows = rows_of(equation, axes, num_rows)
     if rows is None:
         mixes = "mixes the rows" if is_known(equation.primitive.name) else "is an operation that memprof cannot divide"
-        raise UndividedError(f"{_named(equation)} {mixes}")
+        raise UndividedError(f"{named(equation)} {mixes}")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         return jit_adapter.bound(equation, [*values], rows.params(equation, piece.part_rows, piece.num_rows))
@@ -341,7 +341,7 @@ def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
     name, is_sum = equation.primitive.name, [each is Total.SUM for each in states]
     inputs = tuple(states)
     if any(isinstance(each, int) for each in states):
-        raise UndividedError(f"{_named(equation)} combines a sum over all rows with each row")
+        raise UndividedError(f"{named(equation)} combines a sum over all rows with each row")
     if name in _ADDITIONS:
         inputs = (Total.SUM,) * len(states)
     elif name == "select_n" and not is_sum[0]:
@@ -352,7 +352,7 @@ def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
         or (name == "div" and is_sum == [True, False] and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact))
         or (name == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.inexact))
     ):
-        raise UndividedError(f"{_named(equation)} is not linear in a sum over the rows")
+        raise UndividedError(f"{named(equation)} is not linear in a sum over the rows")
     return _Action(
         inputs=inputs,
         results=(Total.SUM,) * len(equation.outvars),
@@ -367,11 +367,11 @@ def _made_bytes(equation: Any) -> int:
     return int(size + equation.params.get("length", 1) * sum(map(_made_bytes, inside)))
 
 
-def _named(equation: Any) -> str:
+def named(equation: Any) -> str:
     """Return the name of an operation, with its line in the user's code."""
-    calls = jit_adapter.calls_to(equation)
-    place = f" ({Path(calls[-1][1]).name}:{calls[-1][2]})" if calls else ""
-    return f"{equation.primitive.name}{place}"
+    lines = [(Path(file), line) for _, file, line in jit_adapter.calls_to(equation)]
+    places = [f" ({file.name}:{line})" for file, line in lines if _OURS not in file.parents]
+    return f"{equation.primitive.name}{places[-1] if places else ''}"
 
 
 def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
@@ -413,7 +413,7 @@ def _map(equation: Any, others: Sequence[State], num_rows: int) -> _Action:
     """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it."""
     params, (num_consts, num_carried) = equation.params, jit_adapter.scan_layout(equation)
     if num_carried or any(each is not None for each in others):
-        raise UndividedError(f"{_named(equation)} runs over the rows, and carries values from one to the next")
+        raise UndividedError(f"{named(equation)} runs over the rows, and carries values from one to the next")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         length = params["length"] // num_rows * piece.part_rows
@@ -449,7 +449,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     """Return the action of a function with a derivative of its own: both are divided."""
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     if not all(map(_is_float, equation.outvars)):
-        raise UndividedError(f"{_named(equation)} returns integers")
+        raise UndividedError(f"{named(equation)} returns integers")
 
     def whole(*values: Any) -> list[Any]:
         return jit_adapter.bound(equation, [*values], equation.params)
@@ -468,7 +468,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     division = Division(function.jaxpr, [*[None] * len(function.consts), *states], num_rows)
     of_both = Division(both.jaxpr, [*[None] * len(both.consts), *states, *tangents], num_rows)
     if of_both.results != [*division.results, *division.results]:
-        raise UndividedError(f"the derivative of {_named(equation)} mixes the rows")
+        raise UndividedError(f"the derivative of {named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         def part(*values: Any) -> list[Any]:
@@ -491,7 +491,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     num_results = len(equation.outvars)
     if not all(map(_is_float, equation.outvars)):
-        raise UndividedError(f"{_named(equation)} returns integers")
+        raise UndividedError(f"{named(equation)} returns integers")
     structure: Any = None
 
     def forward(*values: Any) -> list[Any]:
@@ -519,7 +519,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     )
     wanted = [_of_gradient(states[number]) for number in floats]
     if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
-        raise UndividedError(f"the backward pass of {_named(equation)} mixes the rows")
+        raise UndividedError(f"the backward pass of {named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
         def of_part(*values: Any) -> tuple[list[Any], list[Any]]:

@@ -28,6 +28,7 @@ from memprof.sources.jax.checkpointing.division import (
     Total,
     UndividedError,
     evaluated_whole,
+    named,
     needed,
 )
 from memprof.sources.jax.checkpointing.evaluation import as_function, without_jits
@@ -114,6 +115,9 @@ class _Accumulated:
         loss, *rest = jaxpr.outvars
         if loss.aval.shape or not jnp.issubdtype(loss.aval.dtype, jnp.floating) or (rest and not has_aux):
             raise UndividedError("the differentiated function returns more than a loss")
+        for equation in jit_adapter.all_equations(jaxpr):
+            if not jit_adapter.has_no_side_effects(equation):
+                raise UndividedError(f"{named(equation)} has side effects")
         self._closed, self._vjp = closed, vjp
         self._floats = [number for number, var in enumerate(jaxpr.invars) if _is_float(var)]
         self.num_examples, self._states, self._division = self._divided()
