@@ -15,8 +15,8 @@ from jax.extend import core
 import memprof
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.division import Piece
 from memprof.sources.jax.checkpointing.minibatches import in_minibatches
+from memprof.sources.jax.checkpointing.pieces import Piece
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -276,6 +276,16 @@ def test_a_step_without_gradients_is_refused() -> None:
 def test_several_differentiated_results_are_refused() -> None:
     def step(params: Any, batch: Any) -> Any:
         results, pull = jax.vjp(lambda params: (mean(params, batch), weighted(params, batch)), params)
+        return pull(results)
+
+    with pytest.raises(MemprofError, match="the differentiated function returns more than a loss"):
+        memprof.apply(InMinibatches(number=2))(step)(PARAMS, BATCH)
+
+
+def test_several_differentiated_results_beside_others_are_refused() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        two = lambda params: ((mean(params, batch), weighted(params, batch)), batch["x"])  # noqa: E731
+        results, pull, _ = jax.vjp(two, params, has_aux=True)
         return pull(results)
 
     with pytest.raises(MemprofError, match="the differentiated function returns more than a loss"):

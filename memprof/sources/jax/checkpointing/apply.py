@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
@@ -71,9 +73,34 @@ def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
         yield seen
 
 
-@contextmanager
-def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[None]:
+def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> AbstractContextManager[None]:
     """Differentiate another function, made from its jaxpr, in place of each function."""
+    return differentiated_by(lambda function: (function.vjp, changed(function.closed)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differentiated:
+    """A function that is differentiated.
+
+    Attributes:
+        vjp: the function that differentiates it. Another replacement of `jax.vjp` may have replaced it.
+        is_loss: whether its first result is a number, and the only result that is differentiated.
+    """
+
+    closed: core.ClosedJaxpr
+    vjp: Callable[..., Any]
+    is_loss: bool
+
+
+@contextmanager
+def differentiated_by(
+    changed: Callable[[Differentiated], tuple[Callable[..., Any], Flat]],
+) -> Iterator[None]:
+    """Differentiate another function in another way, in place of each function.
+
+    Args:
+        changed: returns what differentiates in place of `jax.vjp`, and the other function.
+    """
     is_inside = False
 
     def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,10 +112,12 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
             is_inside = True
             try:
                 results = Results(fun)
-                evaluate = changed(jax.make_jaxpr(results.arrays)(*primals))
+                closed = jax.make_jaxpr(results.arrays)(*primals)
+                is_loss = results.has_one_number(has_aux=bool(options.get("has_aux")))
+                differentiate, evaluate = changed(Differentiated(closed=closed, vjp=vjp, is_loss=is_loss))
             finally:
                 is_inside = False
-            return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
+            return differentiate(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed_vjp
 
@@ -103,12 +132,22 @@ class Results:
         self._fun = fun
         self._leaves: list[Any] = []
         self._structure: Any = None
+        self._avals: list[Any] = []
 
     def arrays(self, *args: Any) -> list[Any]:
         """Call the function and return only its arrays."""
         leaves, self._structure = jax.tree.flatten(self._fun(*args))
         self._leaves = [_ARRAY if is_array_like(leaf) else leaf for leaf in leaves]
-        return [leaf for leaf in leaves if is_array_like(leaf)]
+        arrays = [leaf for leaf in leaves if is_array_like(leaf)]
+        self._avals = [jax.typeof(leaf) for leaf in arrays]
+        return arrays
+
+    def has_one_number(self, *, has_aux: bool) -> bool:
+        """Whether a function that was called returns one float, with nothing or auxiliary results beside it."""
+        structure = self._structure.children()[0] if has_aux else self._structure
+        first = next(iter(self._avals), None)
+        is_number = first is not None and not first.shape and jnp.issubdtype(first.dtype, jnp.floating)
+        return structure.num_leaves == 1 and self._leaves[0] is _ARRAY and bool(is_number)
 
     def whole(self, arrays: list[Any]) -> Any:
         """Return the function's result with these arrays in it."""

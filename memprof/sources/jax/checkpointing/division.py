@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,9 @@ from jax.extend import core
 
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of, without_jits, without_rules
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
 from memprof.sources.jax.checkpointing.rows import Axis, is_known, rows_of
 from memprof.sources.jax.tracing import jit_adapter
-
-
-class Total(Enum):
-    """The state of a value that is made from all rows (see above)."""
-
-    SUM = auto()
-    LATER = auto()
-
-
-State = Axis | Total
 
 _OURS = Path(__file__).parents[3]
 
@@ -53,61 +43,6 @@ _ADDITIONS = frozenset({"add", "add_any", "concatenate", "pad", "stack", "sub"})
 
 class UndividedError(Exception):
     """A function cannot be divided. The message is the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One part of the rows.
-
-    Attributes:
-        index: number of the part, which may be traced.
-        num_parts: number of parts; it divides the number of rows.
-        num_rows: number of rows of the whole.
-        is_interleaved: whether it takes every `num_parts`-th row, instead of consecutive rows.
-    """
-
-    index: Any
-    num_parts: int
-    num_rows: int
-    is_interleaved: bool = False
-
-    @property
-    def part_rows(self) -> int:
-        """The number of rows of a part."""
-        return self.num_rows // self.num_parts
-
-    def of_array(self, array: Any, axis: int) -> Any:
-        """Return the part's rows of a whole array. Each row may take several entries of the axis."""
-        shape = array.shape
-        before, after, width = shape[:axis], shape[axis + 1 :], shape[axis] // self.num_rows
-        middle = (self.part_rows, self.num_parts) if self.is_interleaved else (self.num_parts, self.part_rows)
-        split = array.reshape(*before, *middle, width, *after)
-        rows = jax.lax.dynamic_index_in_dim(split, self.index, axis + self.is_interleaved, keepdims=False)
-        return rows.reshape(*before, self.part_rows * width, *after)
-
-    def joined(self, parts: Any, axis: int) -> Any:
-        """Return the whole array from all parts, which are stacked along a new first axis."""
-        before, after, width = parts.shape[1 : axis + 1], parts.shape[axis + 2 :], parts.shape[axis + 1]
-        split = jnp.moveaxis(
-            parts.reshape(self.num_parts, *before, self.part_rows, width // self.part_rows, *after),
-            0,
-            axis + self.is_interleaved,
-        )
-        return split.reshape(*before, self.num_parts * width, *after)
-
-    def once(self, value: Any) -> Any:
-        """Return the share of a whole value in a sum: the first part takes all of it."""
-        return jnp.where(self.index == 0, value, jnp.zeros_like(value))
-
-    def taken(self, value: Any, has: State, wanted: State) -> Any:
-        """Return a value in another state than it has: the part's rows of a whole array, or its share in a sum."""
-        if has == wanted:
-            return value
-        assert has is None, (has, wanted)
-        if isinstance(wanted, Total):
-            return self.once(value)
-        assert wanted is not None
-        return self.of_array(value, wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,19 +19,11 @@ from jax.extend import core
 
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.apply import Results
+from memprof.sources.jax.checkpointing.apply import Differentiated, differentiated_by
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.division import (
-    Division,
-    Piece,
-    State,
-    Total,
-    UndividedError,
-    evaluated_whole,
-    named,
-    needed,
-)
-from memprof.sources.jax.checkpointing.evaluation import as_function, without_jits
+from memprof.sources.jax.checkpointing.division import Division, UndividedError, evaluated_whole, named, needed
+from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_jits
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
 from memprof.sources.jax.tracing import jit_adapter
 
 _MAX_TRIES = 4  # axes that may be those of the examples
@@ -64,33 +56,17 @@ def in_minibatches(rewrite: InMinibatches) -> Iterator[list[Loss]]:
     """
     found: list[Loss] = []
 
-    def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
-        is_inside = False
+    def divided(function: Differentiated) -> tuple[Callable[..., Any], Flat]:
+        closed = without_jits(function.closed)
+        try:
+            accumulated = _Accumulated(closed, rewrite, function)
+        except UndividedError as error:
+            found.append(Loss(reason=str(error)))
+            return function.vjp, as_function(closed)
+        found.append(Loss(num_examples=accumulated.num_examples))
+        return jit_adapter.plain_vjp(), accumulated
 
-        @functools.wraps(vjp)
-        def divided_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
-            nonlocal is_inside
-            if is_inside:  # a nested derivative: leave it unchanged, as a part of the function around it
-                return vjp(fun, *primals, **options)
-            is_inside = True
-            try:
-                results = Results(fun)
-                closed = without_jits(jax.make_jaxpr(results.arrays)(*primals))
-            finally:
-                is_inside = False
-            try:
-                accumulated = _Accumulated(closed, rewrite, vjp, has_aux=bool(options.get("has_aux")))
-            except UndividedError as error:
-                found.append(Loss(reason=str(error)))
-                evaluate, differentiate = as_function(closed), vjp
-            else:
-                found.append(Loss(num_examples=accumulated.num_examples))
-                evaluate, differentiate = accumulated, jit_adapter.plain_vjp()
-            return differentiate(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
-
-        return divided_vjp
-
-    with jit_adapter.differentiation_replaced(stand_in):
+    with differentiated_by(divided):
         yield found
     if all(each.num_examples is None for each in found):
         reasons = "; ".join(dict.fromkeys(each.reason for each in found)) or "the step differentiates nothing"
@@ -101,24 +77,20 @@ class _Accumulated:
     """A loss whose gradients are accumulated over minibatches.
 
     Args:
-        vjp: the function that differentiates the loss of a minibatch. It may insert checkpoints.
-        has_aux: whether only its first result is differentiated.
+        closed: the function without jits.
 
     Raises:
         UndividedError: it cannot be divided.
     """
 
-    def __init__(
-        self, closed: core.ClosedJaxpr, rewrite: InMinibatches, vjp: Callable[..., Any], *, has_aux: bool
-    ) -> None:
+    def __init__(self, closed: core.ClosedJaxpr, rewrite: InMinibatches, function: Differentiated) -> None:
         jaxpr = self._jaxpr = closed.jaxpr
-        loss, *rest = jaxpr.outvars
-        if loss.aval.shape or not jnp.issubdtype(loss.aval.dtype, jnp.floating) or (rest and not has_aux):
+        if not function.is_loss:
             raise UndividedError("the differentiated function returns more than a loss")
         for equation in jit_adapter.all_equations(jaxpr):
             if not jit_adapter.has_no_side_effects(equation):
                 raise UndividedError(f"{named(equation)} has side effects")
-        self._closed, self._vjp = closed, vjp
+        self._closed, self._vjp = closed, function.vjp
         self._floats = [number for number, var in enumerate(jaxpr.invars) if _is_float(var)]
         self.num_examples, self._states, self._division = self._divided()
         num_parts = max(each for each in range(1, rewrite.number + 1) if self.num_examples % each == 0)
@@ -150,7 +122,7 @@ class _Accumulated:
 
     def _refusal(self, division: Division) -> str:
         """Return the reason why a division is of no use; empty if there is none."""
-        (state, loss) = (division.results[0], self._jaxpr.outvars[0])
+        state, loss = division.results[0], self._jaxpr.outvars[0]
         if state is Total.LATER:
             return division.reasons[loss]
         if state is None:
