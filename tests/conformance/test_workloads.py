@@ -8,6 +8,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from made_arrays import no_arrays_made
 
 from memprof.analysis.records.categories import Role
 from memprof.workloads import registry
@@ -61,12 +62,11 @@ def test_each_field_can_be_set_to_its_own_value_as_text(workload, preset):
 
 @pytest.mark.parametrize(("workload", "preset"), TRAINED_PRESETS)
 def test_a_preset_is_built_of_shapes_alone_and_every_argument_byte_has_its_role(workload, preset):
-    before = len(jax.live_arrays())
     # Each layer is traced, and the third is like the second.
     layers = ("num_layers=2",) if hasattr(workload.presets[preset], "num_layers") else ()
-    spec = build_step(workload=workload.name, preset=preset, overrides=layers)
-    new_state, metrics = jax.eval_shape(spec.fn, *spec.args)
-    assert len(jax.live_arrays()) == before
+    with no_arrays_made():
+        spec = build_step(workload=workload.name, preset=preset, overrides=layers)
+        new_state, metrics = jax.eval_shape(spec.fn, *spec.args)
     state, batch = spec.args
     assert jax.tree.structure(new_state) == jax.tree.structure(state)
     assert {value.shape for pair in metrics.values() for value in pair} == {()}
@@ -81,10 +81,9 @@ def test_a_preset_is_built_of_shapes_alone_and_every_argument_byte_has_its_role(
 
 @pytest.mark.parametrize(("workload", "preset"), [param for param in PRESETS if param not in TRAINED_PRESETS])
 def test_a_step_that_trains_nothing_is_built_of_shapes_alone(workload, preset):
-    before = len(jax.live_arrays())
-    spec = build_step(workload=workload.name, preset=preset)
-    _, cache = jax.eval_shape(spec.fn, *spec.args)
-    assert len(jax.live_arrays()) == before
+    with no_arrays_made():
+        spec = build_step(workload=workload.name, preset=preset)
+        _, cache = jax.eval_shape(spec.fn, *spec.args)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), cache) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), spec.args[1]
     )
