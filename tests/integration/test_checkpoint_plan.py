@@ -263,6 +263,22 @@ def test_a_plan_for_a_mesh_is_that_of_one_device(memprof: Command) -> None:
     assert json.loads(planned.stdout)["footprint_bytes"] == json.loads(ran.stdout)["footprint_bytes"]
 
 
+def test_the_command_accumulates_gradients(memprof: Command) -> None:
+    (memprof.folder / "train.py").write_text(_SCRIPT)
+    command = ("plan", "train.py:step_spec", "--target", "cpu", "--memory", "7MiB", "--allow", "accumulate")
+    shown = memprof(*command)
+    assert shown.returncode == 0, shown.stderr
+    for each in ("accumulated_gradients in 2 parts", "accumulated_gradients in 4 parts", "apart from rounding"):
+        assert each in shown.stdout
+    found = json.loads(memprof(*command, "--format", "json").stdout)
+    assert [each["name"] for each in found["curve"]] == ["accumulated_gradients"]
+    names: dict[str, Any] = {}
+    exec(_SCRIPT, names)
+    exec(found["code"], names)
+    by_hand = package.profile(names["step"], names["weights"], names["x"], target="cpu")
+    assert by_hand.footprint_bytes == found["footprint_bytes"] <= found["budget_bytes"]
+
+
 def _residual_step(weights: Any, batch: Any) -> Any:
     def loss(weights: Any) -> Any:
         x = batch

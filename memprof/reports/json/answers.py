@@ -214,6 +214,7 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
         Literal[
             "as it is",
             "donate_state",
+            "accumulated_gradients",
             "chunked_loss",
             "chunked_attention",
             "flash_attention",

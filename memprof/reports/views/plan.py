@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from memprof.analysis.records.rewrites import Donation
 from memprof.reports.document import Document, Heading, Note, Table, Tone
 from memprof.reports.units import format_bytes, format_flops
 from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import bar, number, table, text
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
-_CAUTION = (
-    "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step: a"
-    " checkpoint only recomputes values."
-)
+_CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
 
 def plan_document(plan: CheckpointPlan) -> Document:
@@ -32,7 +30,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Heading(text="Compiled", level=2, aside="1 compile" if num_compiles == 1 else f"{num_compiles} compiles"),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
-            Note(text=_CAUTION, tone=Tone.MUTED),
+            Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
     )
 
@@ -59,10 +57,16 @@ def _repeats(plan: CheckpointPlan) -> str:
     )
 
 
+def _exactness(plan: CheckpointPlan) -> str:
+    is_rounded = any(each.rewrite is not None and not isinstance(each.rewrite, Donation) for each in plan.changes)
+    return ", apart from rounding." if is_rounded else ": a checkpoint only recomputes values."
+
+
 def _points(plan: CheckpointPlan) -> Table:
     def kept(point: PlanPoint) -> str:
         size = f" ({format_bytes(point.kept_bytes)})" if point.checkpoints is not None and point.kept_bytes else ""
-        return f"{point.name}{size}{_mixture(plan, point)}"
+        parts = f" in {point.num_parts} parts" if point.num_parts > 1 else ""
+        return f"{point.name}{parts}{size}{_mixture(plan, point)}"
 
     def fits(point: PlanPoint) -> str:
         is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"

@@ -26,6 +26,7 @@ class PlanPoint:
         footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
         recomputed_flops: FLOPs of one step that are recomputed.
         predicted_bytes: the footprint as estimated from earlier compiles; None for the first ones.
+        num_parts: number of minibatches or chunks of an allowed change; 1 for others.
     """
 
     name: str
@@ -35,6 +36,7 @@ class PlanPoint:
     footprint_bytes: int
     recomputed_flops: int
     predicted_bytes: int | None = None
+    num_parts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

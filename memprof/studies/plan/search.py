@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
@@ -126,6 +126,7 @@ class _Search:
                 smallest = self.smallest_bytes
                 changed = self._compiler.report(change.spec, each.rule)
                 found = changed_step(each.rule, change.spec, changed, self._compiler)
+                found.points[0] = replace(found.points[0], num_parts=change.intent.num_parts)
                 self.points += found.points
                 if found.points[0].footprint_bytes >= smallest:
                     break

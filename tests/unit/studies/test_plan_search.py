@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -14,6 +14,7 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import NO_COMPILER
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.errors import MemprofError
+from memprof.reports.json.answers import PlanPointJson
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
@@ -21,7 +22,15 @@ from memprof.studies.changes.minibatches import accumulated_more_and_more
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import cost
-from memprof.studies.plan.plan import CheckpointPlan, PlannedChange
+from memprof.studies.plan.plan import (
+    AS_IT_IS,
+    CHOSEN,
+    DOTS,
+    DOTS_WITHOUT_BATCH,
+    NOTHING_KEPT,
+    CheckpointPlan,
+    PlannedChange,
+)
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
 
@@ -328,6 +337,13 @@ def test_allowed_changes_are_named_after_their_advice() -> None:
             allowed.parse_allowed(names)
 
 
+def test_the_json_has_a_name_for_each_compile() -> None:
+    """Reports know no studies, so both list the names."""
+    names = get_args(get_args(get_type_hints(PlanPointJson, include_extras=True)["name"])[0])
+    compiles = [AS_IT_IS, NOTHING_KEPT, CHOSEN, DOTS, DOTS_WITHOUT_BATCH, *(each.rule for each in Allowed)]
+    assert sorted(names) == sorted(compiles)
+
+
 class TestAllowedChanges:
     """The step as it is takes 2000 bytes, with nothing kept 1000."""
 
@@ -342,10 +358,13 @@ class TestAllowedChanges:
             def changes(step: Any) -> Iterator[Any]:
                 self.asked.append((each.value, step.spec.label, step.report.footprint_bytes))
                 assert step.advice == "advice"
-                yield SimpleNamespace(rule="another rule", spec=None, code="", rewrite=None)
+                intent = SimpleNamespace(num_parts=1)
+                yield SimpleNamespace(rule="another rule", spec=None, code="", rewrite=None, intent=intent)
                 for name in [] if each in self.missing else self.degrees.get(each, [each.value]):
                     spec = SimpleNamespace(label=f"{step.spec.label}+{name}")
-                    yield SimpleNamespace(rule=each.rule, spec=spec, code=f"code of {name}", rewrite=each)
+                    yield SimpleNamespace(
+                        rule=each.rule, spec=spec, code=f"code of {name}", rewrite=each, intent=intent
+                    )
 
             return changes
 
