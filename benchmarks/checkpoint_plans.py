@@ -27,7 +27,7 @@ from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, CheckpointPlan
 from memprof.studies.plan.search import plan_step
 from memprof.workloads.build import build_step
 
-_JUDGED = Path(__file__).parents[1] / "tests" / "libraries" / "judged"
+JUDGED = Path(__file__).parents[1] / "tests" / "libraries" / "judged"
 _STEPS = (
     "bf16",
     "bf16+scan",
@@ -118,7 +118,7 @@ def _plan(spec: StepSpec, target: Any, budget_bytes: int, *, with_curve: bool = 
 
 def spec_of(name: str) -> StepSpec:
     """Return a step by its name (see above)."""
-    path = _JUDGED / f"{name}.py"
+    path = JUDGED / f"{name}.py"
     if not path.exists():
         if name == "gpt2":
             return build_step(workload="transformer", preset="gpt2", techniques=["bf16"])

@@ -22,7 +22,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Target
+from memprof.analysis.records.capture import Capture, Target
 from memprof.sources.torch.step_spec import TorchStepSpec, fake_copy
 from memprof.sources.torch.trace_step import trace_step
 
@@ -105,16 +105,16 @@ def _spec(make: Callable[[], tuple[Any, Mapping[str, Any]]]) -> TorchStepSpec:
     with _disable_current_modes():
         model, batch = make()
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    return fake_copy(TorchStepSpec(model=model, optimizer=optimizer, loss_fn=_loss, batch=batch))
+    return fake_copy(TorchStepSpec(model=model, optimizer=optimizer, loss_fn=loss, batch=batch))
 
 
-def _loss(model: Any, batch: Mapping[str, Any]) -> Any:
+def loss(model: Any, batch: Mapping[str, Any]) -> Any:
     return model(**batch).loss
 
 
-def alone(make: Callable[[], tuple[Any, Mapping[str, Any]]]) -> int:
-    """Return the live peak that memprof reports, in bytes."""
-    return analyze(trace_step(lambda: _spec(make), target=_TARGET)).live_peak_bytes
+def traced(make: Callable[[], tuple[Any, Mapping[str, Any]]]) -> Capture:
+    """Return memprof's trace of a model's step."""
+    return trace_step(lambda: _spec(make), target=_TARGET)
 
 
 def together(make: Callable[[], tuple[Any, Mapping[str, Any]]]) -> tuple[int, int, int]:
@@ -128,7 +128,7 @@ def together(make: Callable[[], tuple[Any, Mapping[str, Any]]]) -> tuple[int, in
 
         def step() -> None:
             with tracker:
-                _loss(spec.model, spec.batch).backward()
+                loss(spec.model, spec.batch).backward()
                 spec.optimizer.step()
                 spec.optimizer.zero_grad()
                 tracker.reset_mod_stats()
@@ -146,7 +146,7 @@ def main(names: list[str]) -> None:
     print(f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}")
     for name in names or MODELS:
         peak, tracked, counters = together(MODELS[name])
-        numbers = alone(MODELS[name]), peak, tracked
+        numbers = analyze(traced(MODELS[name])).live_peak_bytes, peak, tracked
         shown = " | ".join(f"{each:,}" for each in numbers)
         print(f"| {name} | {shown} | {peak - tracked:+,} | {counters:,} |", flush=True)
 

@@ -222,7 +222,7 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
 def _find_pressure(capture: Capture, decoded: Decoded, *, with_order: bool) -> tuple[Pressure | None, Report | None]:
     """Return what XLA recomputes on its own, and the report of the plan without that, if one exists."""
     other, started = decoded.without_limit, time.perf_counter()
-    pressure = find_pressure(decoded.program, capture.target, None if other is None else other.program)
+    pressure = find_pressure(decoded.program, capture.target, capture.pool, None if other is None else other.program)
     if pressure is None or other is None:
         return pressure, None
     unlimited = replace(

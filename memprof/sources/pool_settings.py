@@ -22,7 +22,8 @@ _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRA
 _UNIFIED = "TF_FORCE_UNIFIED_MEMORY"
 _ALL = (_ALLOCATOR, _PREALLOCATE, _FRACTION, _OLD_FRACTION, _UNIFIED)
 _DEFAULT = "default"
-# memprof's child processes do not preallocate. The unusual value `0` marks this, and another variable keeps the user's.
+# Child processes that only compile do not preallocate. The unusual value `0` marks this; another variable keeps the
+# user's.
 _OFF_IN_CHILDREN, _KEPT_PREALLOCATE = "0", "MEMPROF_XLA_PYTHON_CLIENT_PREALLOCATE"
 
 
@@ -45,7 +46,7 @@ def pool_settings(
 
 
 def without_preallocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that turn off preallocation in a child process, because preallocation hides its peak."""
+    """Return variables that turn off preallocation, for a child process that only compiles."""
     own = environment.get(_KEPT_PREALLOCATE, environment.get(_PREALLOCATE, ""))
     return {_PREALLOCATE: _OFF_IN_CHILDREN, _KEPT_PREALLOCATE: own}
 

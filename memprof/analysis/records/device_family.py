@@ -34,8 +34,9 @@ class DeviceFamily:
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
         has_schedule_options: whether XLA has options to order operations for memory.
         has_time_estimate: whether `cost_analysis()` of an executable estimates the time of a step.
-        planned_percent: the percentage of the memory for which XLA plans before it recomputes values by itself. On a
-            GPU, XLA reserves another 5% of the part that remains after arguments and results
+        planned_percent: the percentage of the memory for which XLA plans before it recomputes values by itself, unless
+            jaxlib tells it the size of JAX's pool. On a GPU, XLA reserves another 5% of the part that remains after
+            arguments and results
             (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
         has_share_pool: whether JAX's pool is a share of the device's memory, set by environment variables.
         offloads_state: whether advice offers host memory for the optimizer state.

@@ -27,11 +27,12 @@ class PoolReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """XLA's allocator over a run, without preallocation.
+    """XLA's allocator over a run.
 
     Attributes:
         before_steps: the reading with the arguments of the first step in memory.
-        pool_bytes: the device memory that the allocator itself held after the run; None if it does not report it.
+        pool_bytes: the device memory that the allocator itself held after the run, with preallocation its whole pool;
+            None if it does not report it.
         limit_bytes: the limit of the allocator; None if it does not report it.
     """
 

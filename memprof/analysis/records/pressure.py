@@ -11,7 +11,7 @@ class Pressure:
 
     Attributes:
         planned_bytes: the part of the device's memory for which XLA plans; None if the device's memory is unknown.
-        planned_percent: the same part as a percentage.
+        planned_for: what this part is: JAX's pool, or XLA's own share of the device.
         recomputed_values: the number of instructions that XLA repeats.
         recomputed_flops: FLOPs of their matrix products in one step.
         footprint_without_limit_bytes: the footprint of the same program, compiled without a memory limit; None if it
@@ -22,4 +22,4 @@ class Pressure:
     recomputed_values: int
     recomputed_flops: int
     footprint_without_limit_bytes: int | None
-    planned_percent: int = 80
+    planned_for: str = "JAX's pool"

@@ -143,7 +143,7 @@ def pressure_sentence(pressure: Pressure) -> str:
     work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
     limit = "its limit of memory"
     if pressure.planned_bytes is not None:
-        limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_percent}% of the card"
+        limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_for}"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
     without = "the footprint without that limit is unknown, because the program was not compiled without it"

@@ -128,7 +128,8 @@ def _peak(report: Report, pool: PoolMemory | None) -> tuple[str, ...]:
     if pool is None:
         return ()
     if pool.peak_bytes is None:
-        return ("hidden: compiling the step or creating its arguments took more than running it",)
+        most = format_bytes(pool.after_all_steps.peak_bytes)
+        return (f"at most {most}: compiling the step or creating its arguments took this, more than running it",)
     return (
         f"{format_bytes(pool.peak_bytes)}, {format_exact_bytes(pool.peak_bytes)} bytes (XLA's allocator)",
         *_against(report, pool.peak_bytes),

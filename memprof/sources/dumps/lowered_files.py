@@ -12,6 +12,7 @@ import os
 import re
 from pathlib import Path
 
+from memprof.analysis.memory.pressure import memory_limit
 from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
 from memprof.sources.dumps.dumps import FoundProgram, content_of
@@ -24,6 +25,7 @@ from memprof.sources.jax.xla.portable_program import (
     PlanTask,
     PortableProgram,
 )
+from memprof.sources.pool_settings import pool_settings
 
 _TEXT = re.compile(rb"\bfunc\.func\b[^\0]*?\b(?:stablehlo|mhlo|chlo)\.|\b(?:stablehlo|mhlo)\.[^\0]*?\bfunc\.func\b")
 _NUM_PARTITIONS = re.compile(rb"mhlo\.num_(?:partitions|replicas) = (\d+)")
@@ -60,7 +62,9 @@ def compile_lowered(path: Path, module: bytes, target: Target | None, *, progres
     if any(int(number) > 1 for number in _NUM_PARTITIONS.findall(module)):
         raise MemprofError(f"{path} is lowered for several devices; give its compiled program (--xla_dump_to)")
     task = PlanTask(target=target, options={}, xla_flags=os.environ.get("XLA_FLAGS", ""), settings=TO_THE_PLAN)
-    plan = plan_in_child(PortableProgram(module=module, compile_options=b""), task, progress=progress)
+    limit_bytes = memory_limit(target, pool_settings(target))
+    program = PortableProgram(module=module, compile_options=b"", memory_limit_bytes=limit_bytes)
+    plan = plan_in_child(program, task, progress=progress)
     name = _NAME.search(module)
     return FoundProgram(
         name=name[1].decode() if name else path.name.partition(".")[0],

@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend import core
 
 from memprof.analysis.hlo.decoded import FreshCapture, no_garbage_collection
+from memprof.analysis.memory.pressure import memory_limit
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.device_family import family_of
 from memprof.errors import MemprofError
@@ -97,8 +98,11 @@ class LoweredStep:
 
     @property
     def program(self) -> PortableProgram:
-        """The program in a form that another process can compile."""
-        return xla_adapter.portable_program(self.lowered, self.devices.on_device)
+        """The program in a form that another process can compile, planned for JAX's pool."""
+        program = xla_adapter.portable_program(self.lowered, self.devices.on_device)
+        found = self.capture
+        # For a present device, jaxlib itself tells XLA the limit.
+        return replace(program, memory_limit_bytes=memory_limit(found.target, found.pool) * found.target.is_deviceless)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -293,6 +297,7 @@ def _with_unlimited(
     compiler, options = compiler_of(task.target), target_family(task.target.platform).unlimited
     if compiler is not None and compiler.with_ample_memory is not None:
         unlimited = replace(task, target=compiler.with_ample_memory(task.target), settings=TO_THE_PLAN)
+        program = replace(program, memory_limit_bytes=0)
         sharding = devices_of(unlimited.target).on_device
     elif compiler is None and options:
         # The memory of a present device is fixed, but the share of it that XLA plans for can be changed.
@@ -422,11 +427,13 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
 def _runnable(step: LoweredStep, options: Mapping[str, Any]) -> Any:
     """Compile a step to an executable that can be called, if this process has its devices."""
     on_device = step.devices.on_device
-    # JAX passes callbacks along with a program, but the compiler for absent devices accepts none.
-    is_portable_alone = step.capture.target.is_deviceless and xla_adapter.has_callbacks(step.lowered)
+    program, is_deviceless = step.program, step.capture.target.is_deviceless
+    # JAX passes callbacks along with a program, but the compiler for absent devices accepts none. JAX has no option for
+    # the limit of memory.
+    is_portable_alone = is_deviceless and (program.memory_limit_bytes or xla_adapter.has_callbacks(step.lowered))
     if xla_adapter.is_lowered_for(step.lowered, on_device) and not is_portable_alone:
         return step.lowered.compile(compiler_options=dict(options))
-    return xla_adapter.compile_portable(step.program, on_device, options)
+    return xla_adapter.compile_portable(program, on_device, options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

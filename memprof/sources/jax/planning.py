@@ -69,6 +69,7 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
         "compile options": program.compile_options.hex(),
+        "memory limit": program.memory_limit_bytes,
         "options": [asked, our_options(target, asked, to_the_plan=True)],
         "platform": target.platform,
         "device": _host() if compiler is None else target.compiler_config,

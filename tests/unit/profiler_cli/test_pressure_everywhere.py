@@ -20,8 +20,7 @@ from memprof.sources.capture_file import write_capture
 from memprof.studies.watch.job import Job
 
 SENTENCE = (
-    "XLA recomputes 1 value (537 MFLOP) to get under 8.00 MiB, 80% of the card; without that limit it would need"
-    " 13.0 MiB"
+    "XLA recomputes 1 value (537 MFLOP) to get under 7.50 MiB, JAX's pool; without that limit it would need 13.0 MiB"
 )
 
 

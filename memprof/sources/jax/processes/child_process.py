@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
@@ -22,6 +22,7 @@ from memprof.sources.jax.processes.task import (
     STDERR_FILE,
     AnyTask,
     Message,
+    Task,
     common_imports,
     decoded,
     encoded_task,
@@ -92,7 +93,10 @@ class ChildProcess:
         """
         self._work_folder = work_folder
         self._task = task
-        self._process = _forked(work_folder, common_imports(task)) or _fresh(work_folder)
+        self._environment = _environment(work_folder, task)
+        self._process = _forked(work_folder, common_imports(task), self._environment) or _fresh(
+            work_folder, self._environment
+        )
         self._lock = threading.Lock()
         self._stage = "starting"
         self._result: Message | None = None
@@ -170,7 +174,7 @@ class ChildProcess:
             if was_begun or not isinstance(self._process, ForkedProcess) or self._process.is_forked():
                 return False
             self._process.close()
-            self._process = _fresh(self._work_folder)
+            self._process = _fresh(self._work_folder, self._environment)
         self._send_task()
         return True
 
@@ -243,14 +247,14 @@ class ChildProcess:
             process_tree.end_all_of(self._work_folder)
 
 
-def _forked(work_folder: Path, imports: tuple[str, ...]) -> ForkedProcess | None:
+def _forked(work_folder: Path, imports: tuple[str, ...], environment: Mapping[str, str]) -> ForkedProcess | None:
     if not imports:
         return None
     with (work_folder / STDERR_FILE).open("wb") as stderr:
-        return SERVER.fork(work_folder, imports=imports, environment=_environment(work_folder), stderr=stderr)
+        return SERVER.fork(work_folder, imports=imports, environment=environment, stderr=stderr)
 
 
-def _fresh(work_folder: Path) -> subprocess.Popen[bytes]:
+def _fresh(work_folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         with (work_folder / STDERR_FILE).open("wb") as stderr:
             return subprocess.Popen(
@@ -260,7 +264,7 @@ def _fresh(work_folder: Path) -> subprocess.Popen[bytes]:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C then reaches only this process, which ends the child
-                env=_environment(work_folder),
+                env=environment,
             )
     except OSError as error:
         raise MemprofError(no_process(error).text) from error
@@ -271,13 +275,15 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _environment(work_folder: Path) -> dict[str, str]:
+def _environment(work_folder: Path, task: AnyTask) -> dict[str, str]:
+    runs = isinstance(task, Task) and bool(task.num_steps)
     return {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         # Temporary files are removed with the work folder: a killed XLA leaves its files for ptxas behind.
         "TMPDIR": str(work_folder),
-        **without_preallocation(os.environ),
+        # A step runs in JAX's own pool. A compile alone leaves the device to others.
+        **({} if runs else without_preallocation(os.environ)),
     }
 
 

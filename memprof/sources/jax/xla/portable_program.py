@@ -14,6 +14,7 @@ BYTECODE = b"ML\xefR"
 PORTABLE_STABLEHLO = re.compile(BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # the version, then the producer
 _MODULE_FILE = "step.mlirbc"
 _OPTIONS_FILE = "compile_options.pb"
+_LIMIT_FILE = "memory_limit.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +25,27 @@ class PortableProgram:
         module: its StableHLO module as MLIR bytecode.
         compile_options: a serialized `CompileOptions`: the devices, numbered within their topology; whether XLA may
             choose shardings; and this process's JAX settings for compiles.
+        memory_limit_bytes: the memory for which XLA plans; 0: XLA's own share of the device's memory.
     """
 
     module: bytes
     compile_options: bytes
+    memory_limit_bytes: int = 0
 
     def write(self, folder: Path) -> None:
         """Write the program to a work folder."""
         (folder / _MODULE_FILE).write_bytes(self.module)
         (folder / _OPTIONS_FILE).write_bytes(self.compile_options)
+        (folder / _LIMIT_FILE).write_text(str(self.memory_limit_bytes), encoding="ascii")
 
     @classmethod
     def read(cls, folder: Path) -> PortableProgram:
         """Read the program from a work folder."""
-        return cls(module=(folder / _MODULE_FILE).read_bytes(), compile_options=(folder / _OPTIONS_FILE).read_bytes())
+        return cls(
+            module=(folder / _MODULE_FILE).read_bytes(),
+            compile_options=(folder / _OPTIONS_FILE).read_bytes(),
+            memory_limit_bytes=int((folder / _LIMIT_FILE).read_text(encoding="ascii")),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -334,6 +334,9 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
         compile_options = compiler.get_compile_options(
             num_replicas=1, num_partitions=1, device_assignment=np.array([[0]]), backend=_client(sharding)
         )
+    if program.memory_limit_bytes:
+        serialized = compile_options.SerializeAsString() + _memory_limit(program.memory_limit_bytes)
+        compile_options = xla_client.CompileOptions.ParseFromString(serialized)
     compile_options.env_option_overrides = list(options.items())
     with mlir.make_ir_context():
         if PORTABLE_STABLEHLO.match(program.module):
@@ -343,6 +346,28 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
     return compiler.backend_compile_and_load(
         _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
     )
+
+
+def _memory_limit(size_bytes: int) -> bytes:
+    """Return `executable_build_options { device_memory_size: ... }` of a serialized `CompileOptions`.
+
+    For a present device, jaxlib sets it to the limit of the device's allocator (`bytes_limit` of `memory_stats()`). The
+    numbers of the fields are those of xla/pjrt/proto/compile_options.proto; Python has no attribute for it.
+    """
+    value = _field(15) + _varint(size_bytes)
+    return _field(3, wire_type=2) + _varint(len(value)) + value
+
+
+def _field(number: int, *, wire_type: int = 0) -> bytes:
+    return _varint(number << 3 | wire_type)
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
 
 
 def memory_totals(compiled: Any) -> dict[str, int]:

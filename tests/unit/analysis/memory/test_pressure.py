@@ -26,7 +26,7 @@ def test_values_and_operations_that_xla_recomputes_are_counted() -> None:
     report = analyze(pressed("first.remat", "second.remat2"))
     unlimited = analyze(plan())
     assert report.pressure == Pressure(
-        planned_bytes=8 * MIB,
+        planned_bytes=15 * MIB // 2,
         recomputed_values=2,
         recomputed_flops=2 * FLOPS,
         footprint_without_limit_bytes=unlimited.footprint_bytes,
@@ -80,7 +80,7 @@ def test_of_a_program_compiled_elsewhere_the_footprint_without_the_limit_is_unkn
     assert report.pressure.footprint_without_limit_bytes is None
     assert report.verdict == judge(report.pieces, CARD, report.pool)
     assert pressure_sentence(report.pressure) == (
-        "XLA recomputes 1 value (537 MFLOP) to get under 8.00 MiB, 80% of the card; the footprint without that limit"
+        "XLA recomputes 1 value (537 MFLOP) to get under 7.50 MiB, JAX's pool; the footprint without that limit"
         " is unknown, because the program was not compiled without it"
     )
 
@@ -156,7 +156,7 @@ def test_a_share_that_fits_both_ways_is_told_for_each() -> None:
                 recomputed_flops=13_194_139_533_312,
                 footprint_without_limit_bytes=50 << 30,
             ),
-            "XLA recomputes 18 values (13.2 TFLOP) to get under 32.0 GiB, 80% of the card; without that limit it would"
+            "XLA recomputes 18 values (13.2 TFLOP) to get under 32.0 GiB, JAX's pool; without that limit it would"
             " need 50.0 GiB",
         ),
         (
@@ -166,7 +166,7 @@ def test_a_share_that_fits_both_ways_is_told_for_each() -> None:
                 recomputed_flops=0,
                 footprint_without_limit_bytes=31 << 30,
             ),
-            "XLA recomputes 1 value (no matrix products) to get under 32.0 GiB, 80% of the card, by its own estimate;"
+            "XLA recomputes 1 value (no matrix products) to get under 32.0 GiB, JAX's pool, by its own estimate;"
             " without that limit it would need 31.0 GiB",
         ),
     ],
