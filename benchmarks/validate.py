@@ -8,7 +8,7 @@ these compiles run in parallel. A row sets side by side:
 
     deviceless    footprint predicted without the device (none where what that takes is not installed)
     compiled      footprint of the program compiled on the device
-    measured      peak of XLA's allocator over the steps, preallocation off
+    measured      peak of XLA's allocator over the steps, in JAX's own pool
 
 Errors are (predicted - measured) / measured, of the rows that have both. A step that runs out of memory, or fails, is a
 row too. What does not fit into the time is listed as skipped, never dropped. The files are written anew after each row,
@@ -253,7 +253,7 @@ def result_of(configurations: Sequence[Configuration], rows: Sequence[Row], capt
             " the bytes of a step on a CPU: the errors say little about predictions for a device. C's allocator gave"
             f" back what was freed ({_GIVE_BACK_FREED}={_GIVE_BACK_ABOVE_BYTES}), which makes steps slower."
             if is_rehearsal
-            else "Measured is the peak of XLA's allocator over the steps, preallocation off."
+            else "Measured is the peak of XLA's allocator over the steps, in JAX's own pool."
         ),
         "command": "python -m benchmarks.validate",
         "is_rehearsal": is_rehearsal,
