@@ -133,7 +133,7 @@ def predict(step: str) -> dict[str, Any]:
     if step.startswith(_OF_TRANSFORMERS):
         from benchmarks.mem_tracker import MODELS, traced
 
-        report = analyze(traced(MODELS[step.removeprefix(_OF_TRANSFORMERS)]))
+        report = analyze(traced(MODELS[step.removeprefix(_OF_TRANSFORMERS)], "9.0"))
     else:
         if step.endswith(".py"):
             asked = [str(_SCRIPTS / step)]

@@ -180,7 +180,7 @@ def test_a_fit_on_a_mesh_finds_what_a_run_confirms() -> None:
 
 def test_the_fewest_devices_that_a_step_fits_on() -> None:
     sizes = "--set", "batch_size=16384", "--set", "hidden_size=8192"
-    fit = "fit", "mlp", "--framework", "torch", "--vary", "devices", "--memory", "1GiB", *sizes
+    fit = "fit", "mlp", "--framework", "torch", "--vary", "devices", "--memory", "1200MiB", *sizes
     shown = CliRunner().invoke(app, [*fit, "--no-save", "-q"])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("devices=4 fits, 2 does not")

@@ -30,6 +30,7 @@ class Facts:
         role: role of the tensor that the model, the optimizer or the batch keeps in it; None if it is not kept.
         is_gradient: it was a parameter's `.grad`, or was added to one.
         phase: the phase in which it was made.
+        is_workspace: it is the scratch memory of a library.
         communicates: the category of a buffer of the communication between devices; None if it is no such buffer.
         is_used_in_backward: an operation of the backward pass, or of a recomputation in it, read it.
     """
@@ -40,6 +41,7 @@ class Facts:
     depends: Depends
     is_used_in_backward: bool
     communicates: Category | None = None
+    is_workspace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ def claim(facts: Facts) -> Claim:
 _FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)
 _RULES = (
     _Rule("gradient", Category.GRADIENTS, "a parameter's .grad, or added to one", lambda facts: facts.is_gradient),
+    _Rule(
+        "workspace",
+        Category.WORKSPACE,
+        "scratch memory that PyTorch keeps for cuBLAS",
+        lambda facts: facts.is_workspace,
+    ),
     _Rule(
         "gathered parameter",
         Category.GATHERED_PARAMS,

@@ -10,13 +10,16 @@ PyTorch treats the two differently, with effects on memory. This module follows 
 - `AveragedModel` compares its counter of updates, a value of the GPU: its later updates are traced.
 - Layer norm and batch norm return their statistics in float32 (in `tracer`).
 - Optimizers and gradient clipping work on all parameters at once (foreach) by default.
+- cuBLAS has a workspace for each thread that calls it (in `tracer`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +30,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.device_family import family_of
 from memprof.sources.torch.tracer import StorageTracer
 
 _aten = torch.ops.aten
@@ -47,6 +52,19 @@ _TO_FLOAT32 = """
 """.split()
 _IN_LOWER_PRECISION = "prelu addmv addr mv chain_matmul linalg_multi_dot".split()
 _SOFTMAXES = "softmax.int", "log_softmax.int"
+
+
+def cublas_workspace_bytes(target: Target, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the size of a workspace of cuBLAS on a device: `:SIZE:COUNT` in KiB, several of them added up.
+
+    The sizes are those of `parseChosenWorkspaceSize` in aten/src/ATen/cuda/CublasHandlePool.cpp (PyTorch 2.11 to 2.13).
+    """
+    if not family_of(target.platform).has_cuda or not target.compute_capability:
+        return 0
+    is_newer = target.compute_capability.partition(".")[0] in ("9", "10", "12")  # Hopper and Blackwell
+    parts = re.findall(r":(\d+):(\d+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    default_kib = 8 * 4096 if is_newer else 2 * 4096 + 8 * 16
+    return 1024 * (sum(int(size) * int(count) for size, count in parts) or default_kib)
 
 
 @contextlib.contextmanager

@@ -112,6 +112,7 @@ def _value(storage: Storage, stacks: dict[tuple[StackFrame, ...], int]) -> Trace
             depends=storage.depends,
             is_used_in_backward=storage.is_used_in_backward,
             communicates=storage.communicates,
+            is_workspace=storage.is_workspace,
         )
     )
     return TracedValue(

@@ -31,7 +31,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError
 from memprof.sources.torch.absent_gpu import absent_gpu
-from memprof.sources.torch.cuda_semantics import cuda_semantics
+from memprof.sources.torch.cuda_semantics import cublas_workspace_bytes, cuda_semantics
 from memprof.sources.torch.owners import Owners, Parts
 from memprof.sources.torch.places import Places, is_own_file
 from memprof.sources.torch.script_tracer import ScriptTracer
@@ -66,6 +66,7 @@ def trace_script(
     started = time.perf_counter()
     places, mode = Places(), FakeTensorMode(allow_non_fake_inputs=True)
     tracer = _TracerOfSteps(places, mode)
+    tracer.workspace_bytes = cublas_workspace_bytes(target)
     main, script = greenlet.getcurrent(), greenlet(run)
     steps = _Steps(tracer, enough=lambda: main.switch(True))
     tracer.steps = steps

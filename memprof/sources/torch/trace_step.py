@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from memprof.analysis.records.capture import Capture, Target
 from memprof.errors import MemprofError
 from memprof.sources.torch.bucketed_gradients import GradientBuckets
-from memprof.sources.torch.cuda_semantics import cuda_semantics
+from memprof.sources.torch.cuda_semantics import cublas_workspace_bytes, cuda_semantics
 from memprof.sources.torch.earlier_versions import softmax_keeps_input
 from memprof.sources.torch.owners import Owners, parts_of
 from memprof.sources.torch.places import Places
@@ -54,6 +54,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
     started = time.perf_counter()
     places = Places()
     tracer = StorageTracer(places)
+    tracer.workspace_bytes = cublas_workspace_bytes(target)
     with (
         _group_of(target) as mesh,
         FakeTensorMode(),

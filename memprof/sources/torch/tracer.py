@@ -39,6 +39,14 @@ _NO_OPERATIONS = ("prim", "profiler")
 _WITH_STATISTICS = (_aten.native_layer_norm.default, _aten.native_batch_norm.default)
 
 
+# The operations that call cuBLAS.
+_OF_CUBLAS = frozenset(
+    getattr(_aten, name).default
+    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_addmm_activation")
+)
+_NEVER_DELETED: weakref.ref[Any] = weakref.ref(torch)
+
+
 @dataclass(slots=True, eq=False)
 class Storage:
     """The trace's record of one storage. See `TracedValue` and `Facts`."""
@@ -60,6 +68,7 @@ class Storage:
     role: Role | None = None
     path: str = ""
     communicates: Category | None = None
+    is_workspace: bool = False
 
 
 @dataclass(slots=True)
@@ -88,6 +97,7 @@ class StorageTracer(TorchDispatchMode):
         step_starts: the positions at which steps begin.
         phases, modules: the phase and module of each operation since the beginning of the first step.
         work: the operation counts of the current step.
+        workspace_bytes: the size of a workspace of cuBLAS. PyTorch keeps one for each thread that calls it.
     """
 
     _unseen_on_host = False  # whether tensors made outside the trace are on the host
@@ -102,6 +112,7 @@ class StorageTracer(TorchDispatchMode):
         self.phases: list[Phase] = []
         self.modules: list[str] = []
         self.work = Work(0, 0, Counter(), Counter(), Counter())
+        self.workspace_bytes = 0
         self._live: dict[int, Storage] = {}
         self._update_of: int | None = None  # the backward pass that an update runs in; -1: outside a backward pass
         self._counters_on_host = False
@@ -224,7 +235,31 @@ class StorageTracer(TorchDispatchMode):
             else:
                 known.depends |= depends
                 self._grown(known, tensor)
+        if func in _OF_CUBLAS and not is_on_host:
+            self._use_workspace(phase, place)
         return result
+
+    def _use_workspace(self, phase: Phase, place: Place) -> None:
+        """Allocate the workspace of this thread with its first call of cuBLAS. Autograd has a thread of its own."""
+        thread = -2 if torch._C._current_graph_task_id() != -1 else -1  # no address of a tensor is negative
+        if not self.workspace_bytes or thread in self._live:
+            return
+        storage = Storage(
+            number=len(self.storages),
+            size_bytes=self.workspace_bytes,
+            shape=(self.workspace_bytes,),
+            dtype=torch.uint8,
+            op="cublasSetWorkspace",
+            position=self.position,
+            phase=phase,
+            place=place,
+            depends=Depends.NOTHING,
+            reference=_NEVER_DELETED,
+            is_workspace=True,
+        )
+        self.storages.append(storage)
+        self._live[thread] = storage
+        self._event(storage, is_birth=True)
 
     def _number(self, func: Any, tensor: torch.Tensor, inputs: Sequence[Storage]) -> bool | int | float:
         """Return the value of a tensor with one element, or a placeholder if only a device could compute it.
