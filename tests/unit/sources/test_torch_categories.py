@@ -30,3 +30,16 @@ def test_what_a_storage_is_for(
 ) -> None:
     facts = Facts(role=role, is_gradient=is_gradient, phase=phase, depends=depends, is_used_in_backward=is_used)
     assert claim(facts).category is category
+
+
+def test_a_workspace_is_one_in_any_phase() -> None:
+    for phase in Phase:
+        facts = Facts(
+            role=None,
+            is_gradient=False,
+            phase=phase,
+            depends=Depends.NOTHING,
+            is_used_in_backward=False,
+            is_workspace=True,
+        )
+        assert claim(facts).category is Category.WORKSPACE
