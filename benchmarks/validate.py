@@ -27,7 +27,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -199,6 +199,14 @@ def error_percent(predicted: int | None, measured: int | None) -> float | None:
     return None if predicted is None or not measured else 100 * (predicted - measured) / measured
 
 
+def accuracy(name: str, errors: Iterable[float | None]) -> str:
+    """Return a line with the median and the maximum of the absolute errors in percent; empty if there are none."""
+    found = [abs(error) for error in errors if error is not None]
+    if not found:
+        return ""
+    return f"Absolute error of {name}, over {len(found)} rows: median {median(found):.2f}%, maximum {max(found):.2f}%."
+
+
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Median and maximum of the absolute errors."""
     found: dict[str, Any] = {"num_rows": len(rows)}
@@ -232,13 +240,10 @@ def markdown(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
-    for name, found in result["summary"].items():
-        if isinstance(found, dict) and found["num_rows"]:
-            what = name.removesuffix("_error_percent")
-            lines.append(
-                f"Absolute error of {what}, over {found['num_rows']} rows: median {found['median']:.2f}%,"
-                f" maximum {found['max']:.2f}%."
-            )
+    for kind in ("deviceless", "compiled"):
+        lines.append(accuracy(kind, (getattr(row, f"{kind}_error_percent") for row in rows)))
+    while not lines[-1]:
+        lines.pop()
     return "\n".join(lines) + "\n"
 
 

@@ -25,12 +25,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import memprof
 from benchmarks.checkpoint_plans import JUDGED
 from benchmarks.plain_jax import run
+from benchmarks.validate import accuracy, error_percent
 from memprof.reports.units import format_bytes, format_signed_bytes
 
 _PREDICTIONS = "deviceless", "compiled"
@@ -94,13 +94,12 @@ def _predicted(name: str, target: str, settings: Mapping[str, str]) -> dict[str,
         return {"footprint_bytes": report.footprint_bytes, "live_peak_bytes": report.live_peak_bytes}
 
 
-def error_percent(row: Mapping[str, Any], kind: str) -> float | None:
-    """By how much a prediction is too high (positive) or too low; None where a number is missing."""
-    if "error" in row["measured"] or "error" in row[kind]:
-        return None
-    measured: int = row["measured"]["after"]["peak_bytes_in_use"]
-    predicted: int = row[kind]["footprint_bytes"]
-    return 100 * (predicted - measured) / measured
+def _error_percent(row: Mapping[str, Any], kind: str) -> float | None:
+    return error_percent(row[kind].get("footprint_bytes"), _measured_bytes(row))
+
+
+def _measured_bytes(row: Mapping[str, Any]) -> int | None:
+    return row["measured"].get("after", {}).get("peak_bytes_in_use")  # type: ignore[no-any-return]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -110,9 +109,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        measured = row["measured"].get("after", {}).get("peak_bytes_in_use")
+        measured = _measured_bytes(row)
         compiled = row["compiled"].get("footprint_bytes")
-        errors = [error_percent(row, kind) for kind in _PREDICTIONS]
+        errors = [_error_percent(row, kind) for kind in _PREDICTIONS]
         cells = [
             row["program"],
             *(
@@ -124,13 +123,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             "; ".join(row[kind]["error"] for kind in (*_PREDICTIONS, "measured") if "error" in row[kind]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    for kind in _PREDICTIONS:
-        found = [abs(error) for row in rows if (error := error_percent(row, kind)) is not None]
-        if found:
-            lines.append(
-                f"\nAbsolute error of {kind}, over {len(found)} rows: median {median(found):.2f}%,"
-                f" maximum {max(found):.2f}%."
-            )
+    lines += ["", *(accuracy(kind, (_error_percent(row, kind) for row in rows)) for kind in _PREDICTIONS)]
     return "\n".join(lines) + "\n"
 
 

@@ -26,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import memprof
+from benchmarks.validate import accuracy, error_percent
 from memprof.reports.units import format_bytes
 
 _TRANSFORMER = (
@@ -181,10 +181,8 @@ def _in_process(what: str, step: str) -> dict[str, Any]:
     return found
 
 
-def error_percent(row: Mapping[str, Any], name: str) -> float | None:
-    """By how much a prediction is too high (positive) or too low; None where a number is missing."""
-    predicted, measured = row["predicted"].get(name), row["measured"].get(name)
-    return None if predicted is None or not measured else 100 * (predicted - measured) / measured
+def _error_percent(row: Mapping[str, Any], name: str) -> float | None:
+    return error_percent(row["predicted"].get(name), row["measured"].get(name))
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -198,20 +196,14 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         cells = [row["step"]]
         for name in _NUMBERS:
-            error = error_percent(row, name)
+            error = _error_percent(row, name)
             cells += [
                 *(format_bytes(row[kind][name]) if name in row[kind] else "-" for kind in ("predicted", "measured")),
                 "-" if error is None else f"{error:+.2f}%",
             ]
         cells.append("; ".join(row[kind]["error"] for kind in ("predicted", "measured") if "error" in row[kind]))
         lines.append(f"| {' | '.join(cells)} |")
-    for name in _NUMBERS:
-        errors = [abs(error) for row in rows if (error := error_percent(row, name)) is not None]
-        if errors:
-            lines.append(
-                f"\nAbsolute error of {name}, over {len(errors)} rows: median {median(errors):.2f}%,"
-                f" maximum {max(errors):.2f}%."
-            )
+    lines += ["", *(accuracy(name, (_error_percent(row, name) for row in rows)) for name in _NUMBERS)]
     return "\n".join(lines) + "\n"
 
 

@@ -100,9 +100,13 @@ class LoweredStep:
     def program(self) -> PortableProgram:
         """The program in a form that another process can compile, planned for JAX's pool."""
         program = xla_adapter.portable_program(self.lowered, self.devices.on_device)
-        found = self.capture
-        # For a present device, jaxlib itself tells XLA the limit.
-        return replace(program, memory_limit_bytes=memory_limit(found.target, found.pool) * found.target.is_deviceless)
+        return replace(program, memory_limit_bytes=self.memory_limit_bytes)
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """The limit to give to XLA; 0 for a present device, of which jaxlib itself tells XLA the limit."""
+        target = self.capture.target
+        return memory_limit(target, self.capture.pool) if target.is_deviceless else 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -427,13 +431,14 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
 def _runnable(step: LoweredStep, options: Mapping[str, Any]) -> Any:
     """Compile a step to an executable that can be called, if this process has its devices."""
     on_device = step.devices.on_device
-    program, is_deviceless = step.program, step.capture.target.is_deviceless
     # JAX passes callbacks along with a program, but the compiler for absent devices accepts none. JAX has no option for
     # the limit of memory.
-    is_portable_alone = is_deviceless and (program.memory_limit_bytes or xla_adapter.has_callbacks(step.lowered))
+    is_portable_alone = step.memory_limit_bytes or (
+        step.capture.target.is_deviceless and xla_adapter.has_callbacks(step.lowered)
+    )
     if xla_adapter.is_lowered_for(step.lowered, on_device) and not is_portable_alone:
         return step.lowered.compile(compiler_options=dict(options))
-    return xla_adapter.compile_portable(program, on_device, options)
+    return xla_adapter.compile_portable(step.program, on_device, options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

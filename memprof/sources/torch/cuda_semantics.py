@@ -64,7 +64,7 @@ def cublas_workspace_bytes(target: Target, environment: Mapping[str, str] = os.e
     is_newer = target.compute_capability.partition(".")[0] in ("9", "10", "12")  # Hopper and Blackwell
     parts = re.findall(r":(\d+):(\d+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     default_kib = 8 * 4096 if is_newer else 2 * 4096 + 8 * 16
-    return 1024 * (sum(int(size) * int(count) for size, count in parts) or default_kib)
+    return 1024 * (sum(int(size) * int(count) for size, count in parts) if parts else default_kib)
 
 
 @contextlib.contextmanager

@@ -37,8 +37,6 @@ _LITERALS = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 _NO_OPERATIONS = ("prim", "profiler")
 # CUDA's kernels return a mean and a deviation in float32; those of the CPU have the type of the input.
 _WITH_STATISTICS = (_aten.native_layer_norm.default, _aten.native_batch_norm.default)
-
-
 # The operations that call cuBLAS.
 _OF_CUBLAS = frozenset(
     getattr(_aten, name).default
