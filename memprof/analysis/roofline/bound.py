@@ -6,9 +6,9 @@ after another, so their times add up. A loop counts once per iteration; a loop o
 a conditional, the cheapest branch counts.
 
 Communication uses its own resources: the link between devices (`links.py`) and the link to the host, in each direction.
-The model assumes that communication overlaps with kernels completely if XLA schedules any kernel between its start and
-its end. So the bound is the largest of five sums: all kernels and the communication without overlap, all traffic of the
-device's memory, all traffic between devices, all traffic to the host, and all traffic from the host.
+Communication overlaps with the kernels that XLA schedules between its start and its end; if it takes longer than they
+do, the device waits for the rest. So the bound is the largest of five sums: all kernels and the waiting time, all
+traffic of the device's memory, all traffic between devices, all traffic to the host, and all traffic from the host.
 
 On a TPU, the compiler copies values into memory on the chip in parallel with other work, and kernels read them there.
 Access to that memory is free in this model, and each copy counts as traffic of the device's memory.
@@ -41,6 +41,7 @@ _FREE = frozenset(
     " partition-id replica-id get-dimension-size async-update async-done copy-done send-done recv-done"
     " all-gather-done all-reduce-done collective-permute-done".split()
 )
+_ALLOCATION = "AllocateBuffer"  # a custom call that only reserves memory
 # Library calls without matrix products that read all operands and write all results.
 _STREAMING_CALLS = ("__cub$DeviceRadixSort", "__gpu$TopK", "cu_threefry2x32")
 _UNPRICED = frozenset({"cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"})
@@ -51,7 +52,7 @@ class _Work:
     """Seconds and kernels of some instructions; all fields add up.
 
     `compute` and `memory` are the seconds of kernels by their limit. `link`, `to_host` and `from_host` are the seconds
-    of communication, and `waited` is the part of it without overlap. `traffic` is the time of all traffic of the
+    of communication, and `waited` is the part of it that no kernel hides. `traffic` is the time of all traffic of the
     device's memory, including kernels with another limit.
     """
 
@@ -130,18 +131,17 @@ class _Pricing:
 
     def _of_sequence(self, indices: Sequence[int]) -> _Work:
         total = _Work()
-        begun: dict[int, tuple[float, float]] = {}  # by start: its seconds, and the seconds of all kernels before it
+        ends: dict[int, float] = {}  # by the instruction that starts it: the earliest end of a communication
         for index in indices:
             instruction = self._program.instructions[index]
             for operand in instruction.operands if instruction.opcode.endswith("-done") else ():
-                seconds, kernels_before = begun.pop(self._start(operand), (0.0, -1.0))
-                if kernels_before == total.compute + total.memory:
-                    total += _Work(waited=seconds)
-            if instruction.opcode in _FREE:
+                end = ends.pop(self._start(operand), 0.0)
+                total += _Work(waited=max(end - total.busy, 0.0))
+            if instruction.opcode in _FREE or instruction.custom_call_target == _ALLOCATION:
                 continue
             work = self._of_instruction(instruction, index)
             if instruction.opcode.endswith("-start"):
-                begun[index] = work.link + work.to_host + work.from_host, total.compute + total.memory
+                ends[index] = total.busy + work.link + work.to_host + work.from_host
             total += work
         return total
 

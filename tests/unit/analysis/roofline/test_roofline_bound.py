@@ -399,6 +399,37 @@ def test_a_transfer_takes_the_link_to_the_host() -> None:
     assert seconds(step) == 20.0  # 20 bytes at 1 a second, beside a kernel of 0.6 s
 
 
+def test_the_body_of_a_loop_waits_for_the_transfers_that_its_kernels_do_not_hide() -> None:
+    """Each of 7 iterations loads 100 bytes at 1 a second beside two kernels of 3 s, and uses them in a third one.
+
+    Meanwhile 4 bytes go to the host, which takes less than the kernels. The buffers in host memory cost nothing.
+    """
+    step = Step()
+    on_host = Shape("f32", (25,), memory_space=5)
+    carry = tuple_of(f32(25), on_host)
+    body, condition = step.computation("body"), step.computation("condition")
+    arguments = body.parameter(carry)
+    value, held = body.element(arguments, 0), body.element(arguments, 1)
+    load = body.op("load", "copy-start", tuple_of(f32(25), on_host, array("u32")), [held])
+    small = Shape("f32", (1,), memory_space=5)
+    store = body.op("store", "copy-start", tuple_of(small, array("f32", 1), array("u32")), [value])
+    for number in range(2):
+        value = body.op(f"add{number}", "add", f32(25), [value, value])
+    body.op("stored", "copy-done", small, [store])
+    loaded = body.op("loaded", "copy-done", f32(25), [load])
+    body.tuple(body.op("use", "add", f32(25), [loaded, loaded]), held)
+    condition.parameter(carry)
+    condition.op("true", "constant", array("pred"))
+    buffer = step.op("buffer", "custom-call", on_host, [], target="AllocateBuffer")
+    start = step.tuple(argument(step, "a", f32(25)), buffer)
+    step.op("loop", "while", carry, [start], called=[body, condition], number=7)
+    found = bound(step)
+    assert found is not None
+    assert found.at_least_seconds == 7 * (100 + 3.0)
+    assert found.communication_share == pytest.approx((100 - 6) / 103)
+    assert found.priced_share == 1.0
+
+
 def test_a_call_that_is_not_known_has_no_price() -> None:
     step = Step()
     value = argument(step, "a", f32(25))
@@ -530,7 +561,7 @@ def test_a_kernel_waits_for_the_host(shapes: tuple[Shape, Shape], result: Shape,
 
 
 def test_what_a_branch_moves_counts_only_if_each_branch_moves_as_much() -> None:
-    """One branch has 3 s of kernels beside 15 s of a collective and 25 s to the host; the other 6 s of kernels."""
+    """One branch waits 25 s for the host, beside a collective and a kernel; the other has 6 s of kernels."""
     step = Step()
     index, a = argument(step, "index", array("s32")), argument(step, "a", f32(25))
     first, second = step.computation("first"), step.computation("second")
@@ -547,7 +578,7 @@ def test_what_a_branch_moves_counts_only_if_each_branch_moves_as_much() -> None:
     for number in range(2):
         value = second.op(f"add{number}", "add", f32(25), [value, value])
     step.op("choice", "conditional", f32(25), [index, a, a], called=[first, second])
-    assert seconds(step) == 3.0
+    assert seconds(step) == 6.0
 
 
 def test_the_memory_of_copies_can_be_the_limit_of_a_step_that_computes() -> None:
