@@ -38,6 +38,7 @@ def plan(
     memory: int | str | None = None,
     with_curve: bool = False,
     allow: str = "donate",
+    offload: bool = False,
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -55,6 +56,7 @@ def plan(
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
         allow: changes to try before checkpoints, separated by commas: "donate", "accumulate", "chunked-loss",
             "fused-attention", "chunked-attention"; or "none".
+        offload: whether results may wait in host memory for the backward pass. The layers must be in a scan.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -73,7 +75,13 @@ def plan(
     chosen, allowed = target_of_step(spec, resolve_asked(target)), parse_allowed(allow)
     with stages_shown(spec.workload) as progress:
         return plan_step(
-            spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, allowed=allowed, progress=progress
+            spec,
+            chosen,
+            budget_bytes=budget_bytes,
+            with_curve=with_curve,
+            allowed=allowed,
+            offload=offload,
+            progress=progress,
         )
 
 

@@ -36,6 +36,10 @@ _Allow = Annotated[
         " chunked-loss, fused-attention, chunked-attention; or none.",
     ),
 ]
+_Offload = Annotated[
+    bool,
+    typer.Option("--offload", help="Also move results of layers in a scan to host memory until the backward pass."),
+]
 _Techniques = Annotated[
     list[str],
     typer.Option(
@@ -60,6 +64,7 @@ def plan(
     memory: _Memory = None,
     with_curve: _WithCurve = False,
     allow: _Allow = None,
+    offload: _Offload = False,
     technique: _Techniques = [],  # noqa: B006
     step: options.StepOptions,
     device: options.TargetOptions,
@@ -90,7 +95,7 @@ def plan(
     budget_bytes = None if memory is None else parse_bytes(memory)
     found = _found(
         step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
-        with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow),
+        with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow), offload=offload,
     )  # fmt: skip
     print_document(plan_document(found), plan_json(found), show)
     if found.code and shown.format is None:
@@ -110,6 +115,7 @@ def _found(
     *,
     with_curve: bool,
     allowed: tuple[Allowed, ...] | None,
+    offload: bool,
 ) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
     from memprof.errors import MemprofError
@@ -137,7 +143,13 @@ def _found(
         found: CheckpointPlan = as_workload_error(
             f"could not be planned for {chosen.name}",
             lambda: plan_step(
-                spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, allowed=allowed, progress=stage
+                spec,
+                chosen,
+                budget_bytes=budget_bytes,
+                with_curve=with_curve,
+                allowed=allowed,
+                offload=offload,
+                progress=stage,
             ),
         )
         return found

@@ -143,6 +143,43 @@ def _hold_against_all_choices(
     return plan
 
 
+_WIDER = {"up": (128, 512), "down": (512, 128)}
+
+
+@pytest.mark.with_one_jax
+def test_results_wait_in_host_memory_where_no_other_policy_is_enough(own: dict[str, Any]) -> None:
+    """Eight layers of 4096 rows: a layer's input takes 2 MiB, and it is all that a layer must keep on the device."""
+    step = own["step"]
+    weights = {name: jax.ShapeDtypeStruct((8, *shape), jnp.float32) for name, shape in _WIDER.items()}
+    x = jax.ShapeDtypeStruct((4096, 128), jnp.float32)
+    ask = partial(package.plan, step, weights, x, target="h100-80gb", allow="none")
+    smallest = min(point.footprint_bytes for point in ask(memory=1).points)
+    assert ask(memory=smallest - 2**20).best is None
+    plan = ask(memory=smallest - 8 * 2**20, offload=True)
+    assert plan.best is not None
+    assert plan.best.footprint_bytes <= plan.budget_bytes
+    assert plan.best.host_bytes >= 8 * 2 * 2**20
+    assert plan.best.waiting_seconds > 0  # the first operation of the backward pass needs it
+    changed = package.profile(package.apply(plan)(step), weights, x, target="h100-80gb")
+    pasted: dict[str, Any] = {"body": own["body"]}
+    exec(plan.code, pasted)
+    by_hand = package.profile(lambda w, x: step(w, x, pasted["body"]), weights, x, target="h100-80gb")
+    assert changed.footprint_bytes == by_hand.footprint_bytes == plan.best.footprint_bytes
+    args = jax.tree.map(lambda leaf: jnp.linspace(-0.1, 0.1, leaf.size).reshape(leaf.shape), (weights, x))
+    expected = jax.jit(step)(*args)
+    for each in (package.apply(plan)(step), lambda w, x: step(w, x, pasted["body"])):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), jax.jit(each)(*args), expected)
+
+
+def test_what_cannot_be_offloaded_is_refused(own: dict[str, Any]) -> None:
+    with pytest.raises(package.MemprofError, match="cannot plan offloading for cpu"):
+        package.plan(own["step"], own["weights"], own["x"], memory="6MiB", target="cpu", offload=True)
+    layers = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 4
+    unrolled = jax.grad(lambda weights, x: sum(jnp.sum(jnp.tanh(x @ w)) for w in weights))
+    with pytest.raises(package.MemprofError, match="no layers in a scan"):
+        package.plan(unrolled, layers, own["x"], memory="1MiB", target="h100-80gb", offload=True)
+
+
 def test_a_policy_is_applied(own: dict[str, Any]) -> None:
     kept = jax.checkpoint_policies.nothing_saveable
     for step in (own["step"], jax.jit(own["step"])):

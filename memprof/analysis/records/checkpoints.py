@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+LAYER_INPUT = "layer_input"  # in place of a primitive: a value that a loop carries into its body
+
 
 class Signature(NamedTuple):
     """An operation as a checkpoint policy sees it.
@@ -29,6 +31,7 @@ class Operation:
         size_bytes: the size of its results.
         seconds: the time to recompute them, at the peaks of the target.
         is_needed: whether the backward pass reads a result.
+        is_input: whether it stands for an input of the block, which is saved or offloaded, but never recomputed.
     """
 
     signature: Signature
@@ -36,6 +39,7 @@ class Operation:
     size_bytes: int
     seconds: float
     is_needed: bool
+    is_input: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +61,13 @@ class Checkpoints:
 
     Attributes:
         kept: the operations saved by the first blocks.
+        offloaded: the operations whose results wait in host memory for the backward pass.
         num_first: the number of these blocks; None means all.
         kept_by_rest: the operations saved by the remaining blocks; None if those have no checkpoint.
     """
 
     kept: frozenset[Signature]
+    offloaded: frozenset[Signature] = frozenset()
     num_first: int | None = None
     kept_by_rest: frozenset[Signature] | None = None
 

@@ -39,7 +39,7 @@ class DeviceFamily:
             arguments and results
             (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
         has_share_pool: whether JAX's pool is a share of the device's memory, set by environment variables.
-        offloads_state: whether advice offers host memory for the optimizer state.
+        offloads: whether advice and plans offer host memory for arrays.
         pads_arrays: whether an array may take more bytes than its shape implies.
         device_files: a pattern for the names of its device files in /dev on Linux; empty if it has none.
         mark: bytes that XLA writes only into programs for this platform (jaxlib 0.4 to 0.12); empty if there are none.
@@ -59,7 +59,7 @@ class DeviceFamily:
     has_time_estimate: bool = False
     planned_percent: int = 80
     has_share_pool: bool = False
-    offloads_state: bool = False
+    offloads: bool = False
     pads_arrays: bool = False
     device_files: str = ""
     mark: bytes = b""

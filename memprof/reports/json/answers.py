@@ -230,6 +230,12 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
     repeated_seconds: Annotated[
         float, Meta(ge=0), about("The time of the recomputation, by the roofline of each operation: not measured.")
     ]
+    waiting_seconds: Annotated[
+        float,
+        Meta(ge=0),
+        about("The least time that a step waits for offloaded results, by XLA's schedule and the link: not measured."),
+    ]
+    host_bytes: Annotated[Size, about("Host memory that the step needs.")]
 
 
 class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.plan/1"):

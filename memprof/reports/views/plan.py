@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.rewrites import Donation
 from memprof.reports.document import Document, Heading, Note, Table, Tone
-from memprof.reports.units import format_bytes, format_flops
+from memprof.reports.units import format_bytes, format_flops, format_short_seconds
 from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import bar, number, table, text
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
+
+_OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 
 def plan_document(plan: CheckpointPlan) -> Document:
@@ -30,6 +33,8 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Heading(text="Compiled", level=2, aside="1 compile" if num_compiles == 1 else f"{num_compiles} compiles"),
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
+            *((Note(text=_waiting(plan.best), tone=Tone.ACCENT),) if plan.best and plan.best.is_offloading else ()),
+            *((Note(text=_OFFER, tone=Tone.ACCENT),) if _could_offload(plan) else ()),
             Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
     )
@@ -46,7 +51,8 @@ def _answer(plan: CheckpointPlan) -> str:
     if plan.best.checkpoints is None:
         changes = " and ".join(each.rule for each in plan.changes)
         return f"The step fits with {changes}: {size}" if changes else f"The step fits as it is: {size}"
-    return f"{size}, with {format_flops(plan.best.recomputed_flops)} recomputed"
+    host = f" and {format_bytes(plan.best.host_bytes)} in host memory" if plan.best.is_offloading else ""
+    return f"{size}, with {format_flops(plan.best.recomputed_flops)} recomputed{host}"
 
 
 def _repeats(plan: CheckpointPlan) -> str:
@@ -55,6 +61,17 @@ def _repeats(plan: CheckpointPlan) -> str:
         f"The plan also recomputes {names}. A recomputed collective runs twice; recomputed random numbers are the same,"
         " because their key is."
     )
+
+
+def _could_offload(plan: CheckpointPlan) -> bool:
+    """Whether offloading may help, and was not tried."""
+    is_known = plan.target.speeds is not None and family_of(plan.target.platform).offloads
+    return plan.best is None and plan.is_loop and is_known and not any(point.is_offloading for point in plan.points)
+
+
+def _waiting(point: PlanPoint) -> str:
+    waiting = format_short_seconds(point.waiting_seconds)
+    return f"The step waits at least {waiting} for transfers (roofline of XLA's schedule, not measured)."
 
 
 def _exactness(plan: CheckpointPlan) -> str:
@@ -68,6 +85,8 @@ def _points(plan: CheckpointPlan) -> Table:
         parts = f" in {point.num_parts} parts" if point.num_parts > 1 else ""
         return f"{point.name}{parts}{size}{_mixture(plan, point)}"
 
+    offloads = any(point.is_offloading for point in plan.points)
+
     def fits(point: PlanPoint) -> str:
         is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"
         return f"{is_within} \u2190 the plan" if point is plan.best else is_within
@@ -79,6 +98,7 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
+            *([number("on the host", lambda point: format_bytes(point.host_bytes))] if offloads else []),
             text("within the budget", fits),
         ],
     )

@@ -147,7 +147,7 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     """Propose host memory for optimizer state, which only the update uses."""
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     updates = [span for span in report.timeline.phases if span.phase is Phase.UPDATE]
-    if not (state_bytes and updates) or not family_of(report.target.platform).offloads_state:
+    if not (state_bytes and updates) or not family_of(report.target.platform).offloads:
         return
     span = (min(span.start for span in updates), max(span.end for span in updates))
     nowhere = _with_optimizer_state_of(report, 0)

@@ -75,7 +75,7 @@ def best_place(step: Step) -> Place | None:
         traced_jaxpr(step.spec, step.target)
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
     changed = [closed for closed in functions if not layers or layers_of(closed)]
-    num_blocks = sum(count for closed in changed for _, count in blocks_of(closed))
+    num_blocks = sum(block.count for closed in changed for block in blocks_of(closed))
     if not num_blocks:
         return None
     before = _traced(step)

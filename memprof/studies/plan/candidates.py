@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.analysis.records.device_family import HOST
 from memprof.analysis.records.report import Report
 from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, PlanPoint
 
@@ -23,18 +24,24 @@ def built_in_policies(blocks: Sequence[Block]) -> dict[str, set[Signature]]:
 
 
 def fewest_seconds(points: Sequence[PlanPoint], budget_bytes: int) -> float:
-    """Return the shortest recomputation among the points within a budget; infinity if there are none."""
-    within = (point.repeated_seconds for point in points if point.footprint_bytes <= budget_bytes)
+    """Return the least time that a point within a budget adds to the step; infinity if there is none."""
+    within = (point.seconds for point in points if point.footprint_bytes <= budget_bytes)
     return min(within, default=inf)
 
 
 def cost(point: PlanPoint) -> tuple[float, int, int]:
-    """Return the sort key of a point: the time of its recomputation, its FLOPs, then its footprint."""
-    return (point.repeated_seconds, point.recomputed_flops, point.footprint_bytes)
+    """Return the sort key of a point: the time that it adds to the step, recomputed FLOPs, then its footprint."""
+    return (point.seconds, point.recomputed_flops, point.footprint_bytes)
 
 
 def point_of(
-    name: str, report: Report, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
+    name: str,
+    report: Report,
+    checkpoints: Checkpoints | None,
+    *,
+    kept_bytes: int,
+    repeated_seconds: float,
+    waiting_seconds: float = 0.0,
 ) -> PlanPoint:
     """Return the point of a compile."""
     return PlanPoint(
@@ -42,6 +49,8 @@ def point_of(
         checkpoints=checkpoints,
         kept_bytes=kept_bytes,
         repeated_seconds=repeated_seconds,
+        waiting_seconds=waiting_seconds,
+        host_bytes=report.memory_spaces.get(HOST, 0),
         footprint_bytes=report.unpressed.footprint_bytes,
         recomputed_flops=report.recomputed_flops,
     )

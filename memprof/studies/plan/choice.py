@@ -1,10 +1,14 @@
 """Choose the results to keep for the backward pass, with the least recomputation: an integer program.
 
-The result of each operation of a block is kept, recomputed, or neither. If the backward pass needs it, it is kept or
-recomputed, and so is each input of a recomputed operation. The kept results must not exceed a number of bytes.
-Operations of one signature are kept together, because a checkpoint policy cannot distinguish them. HiGHS solves the
-program. The formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA decides the
-order.
+The result of each operation of a block is kept, recomputed, offloaded to the host, or none of these. If the backward
+pass needs it, it is one of the three, and so is each input of a recomputed operation. The kept results must not exceed
+a number of bytes. Operations of one signature are kept together, because a checkpoint policy cannot distinguish them.
+HiGHS solves the program. The formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA
+decides the order.
+
+Offloaded results go to the host in the forward pass and back in the backward pass. In each pass, the link works beside
+the kernels of the same block; the block waits for the rest. XLA starts the transfers of a loop within an iteration, so
+a part of the iteration cannot hide them. The compiled schedule then tells how long the block waits at least.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
-from memprof.analysis.records.checkpoints import Block, Operation, Signature
+from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Operation, Signature
 
 # Operations whose cost exceeds their FLOPs and bytes, or that users ask about.
 _NOTABLE = frozenset(
@@ -24,66 +29,136 @@ _NOTABLE = frozenset(
     " shard_map threefry2x32".split()
 )
 _SECONDS, _GAP = 10.0, 1e-3
-_TIE = 1e-6  # if two choices cost the same time, prefer the smaller
+_TIE = 1e-6  # if two choices cost the same time, prefer the smaller, and the one that offloads less
+_WORTHWHILE = 2**20  # bytes of a result: the transfer of a smaller one takes less time than to start it
+_HIDING = 0.5  # of a block's time: the part that can hide its transfers
+_BACKWARD = 2.0  # times as long as the forward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The results to keep, and their cost by the model.
+    """The results to keep or to offload, and their cost by the model.
 
     Attributes:
         size_bytes: size of all kept results, in all blocks.
-        seconds: time of the recomputation, at the peaks of the target.
+        repeated_seconds: time of the recomputation, at the peaks of the target.
+        waiting_seconds: time of the transfers to the host and back that no kernel hides.
     """
 
     kept: frozenset[Signature]
     size_bytes: int
-    seconds: float
+    repeated_seconds: float
+    offloaded: frozenset[Signature] = frozenset()
+    waiting_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time that it adds to a step."""
+        return self.repeated_seconds + self.waiting_seconds
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The same choice around each block."""
+        return Checkpoints(kept=self.kept, offloaded=self.offloaded)
 
 
-def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
-    """Return the results to keep within a number of bytes that leave the least time for recomputation."""
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
-    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | None = None) -> Choice:
+    """Return the results to keep within a number of bytes that add the least time to a step.
 
+    Args:
+        host: bandwidth of the link to the host, in bytes per second and direction; None: nothing is offloaded.
+    """
     size_of = sizes_of(blocks)
-    number_of = {signature: number for number, signature in enumerate(size_of)}
-    sizes = np.array(list(size_of.values()), dtype=np.float64)
-    first = len(number_of)  # the variables: kept, by signature; then recomputed, by operation
-    seconds = np.array([block.count * each.seconds for block in blocks for each in block.operations])
-    rows: list[list[tuple[int, float]]] = []  # each at least its lower bound
-    lower: list[float] = []
-    for block in blocks:  # its operations are numbered from `first`
-        for number, operation in enumerate(block.operations, start=first):
-            kept = number_of[operation.signature]
+    scale = max(float(sum(size_of.values())), 1.0)
+    total = max(float(sum(block.count * each.seconds for block in blocks for each in block.operations)), 1e-12)
+    program = _IntegerProgram()
+
+    def one_for_each(signatures: Iterable[Signature], tie: float) -> dict[Signature, int]:
+        return {each: program.variable(tie * size_of[each] / scale, is_whole=True) for each in signatures}
+
+    kept = one_for_each(size_of, _TIE)
+    offloaded = {} if host is None else one_for_each(_worthwhile(blocks), 2 * _TIE)
+
+    def stored(operation: Operation) -> list[tuple[int, float]]:
+        return [(places[operation.signature], 1.0) for places in (kept, offloaded) if operation.signature in places]
+
+    for block in blocks:
+        repeated = [
+            program.variable(block.count * each.seconds / total, most=0.0 if each.is_input else 1.0)
+            for each in block.operations
+        ]
+        for number, operation in zip(repeated, block.operations, strict=True):
             if operation.is_needed:
-                rows.append([(kept, 1.0), (number, 1.0)])
-                lower.append(1.0)
+                program.require([*stored(operation), (number, 1.0)], at_least=1.0)
             for each in operation.inputs:
-                source = block.operations[each]
-                rows.append([(number_of[source.signature], 1.0), (first + each, 1.0), (number, -1.0)])
-                lower.append(0.0)
-        first += len(block.operations)
-    scale = max(float(sizes.sum()), 1.0)
-    rows.append([(number, -size / scale) for number, size in enumerate(sizes)])
-    lower.append(-max(budget_bytes, 0) / scale)
-    entries = [(row, column, value) for row, each in enumerate(rows) for column, value in each]
-    matrix = coo_array(
-        ([value for *_, value in entries], ([row for row, *_ in entries], [column for _, column, _ in entries])),
-        shape=(len(rows), len(sizes) + len(seconds)),
-    ).tocsr()
-    total = max(float(seconds.sum()), 1e-12)
-    with _no_output():
-        found = milp(
-            np.concatenate([_TIE * sizes / scale, seconds / total]),
-            integrality=np.concatenate([np.ones(len(sizes)), np.zeros(len(seconds))]),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, lb=np.array(lower)),
-            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
-        )
-    values = np.zeros(len(sizes)) if found.x is None else found.x
-    return choice_of(blocks, {signature for signature, number in number_of.items() if values[number] > 0.5})
+                program.require([*stored(block.operations[each]), (repeated[each], 1.0), (number, -1.0)], at_least=0.0)
+        if host is None:
+            continue
+        sizes = sizes_of([block]).items()
+        transfers = [(offloaded[each], -size / host / total) for each, size in sizes if each in offloaded]
+        for hidden in _hidden_seconds(block):
+            program.require([(program.variable(1.0, most=inf), 1.0), *transfers], at_least=-hidden / total)
+    program.require([(kept[each], -size / scale) for each, size in size_of.items()], -max(budget_bytes, 0) / scale)
+    values = program.solve()
+
+    def taken(places: Mapping[Signature, int]) -> set[Signature]:
+        return {signature for signature, number in places.items() if values[number] > 0.5}
+
+    return choice_of(blocks, taken(kept), taken(offloaded), host)
+
+
+class _IntegerProgram:
+    """Variables with costs, and sums of them with lower bounds. The smallest total cost is wanted."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._most: list[float] = []
+        self._is_whole: list[bool] = []
+        self._rows: list[tuple[Sequence[tuple[int, float]], float]] = []
+
+    def variable(self, cost: float, *, most: float = 1.0, is_whole: bool = False) -> int:
+        """Add a variable from 0 to `most`. Return its number."""
+        self._costs.append(cost)
+        self._most.append(most)
+        self._is_whole.append(is_whole)
+        return len(self._costs) - 1
+
+    def require(self, terms: Sequence[tuple[int, float]], at_least: float) -> None:
+        """Add a lower bound of a sum of variables, each with a factor."""
+        self._rows.append((terms, at_least))
+
+    def solve(self) -> Sequence[float]:
+        """Return the values of the variables; zeros if there is no solution, or none in time."""
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
+        from scipy.sparse import coo_array  # type: ignore[import-untyped]
+
+        entries = [(row, column, value) for row, (terms, _) in enumerate(self._rows) for column, value in terms]
+        matrix = coo_array(
+            ([value for *_, value in entries], ([row for row, *_ in entries], [column for _, column, _ in entries])),
+            shape=(len(self._rows), len(self._costs)),
+        ).tocsr()
+        with _no_output():
+            found = milp(
+                np.array(self._costs),
+                integrality=np.array(self._is_whole, dtype=np.int64),
+                bounds=Bounds(0, np.array(self._most)),
+                constraints=LinearConstraint(matrix, lb=np.array([at_least for _, at_least in self._rows])),
+                options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+            )
+        return [0.0] * len(self._costs) if found.x is None else list(found.x)
+
+
+def _worthwhile(blocks: Sequence[Block]) -> list[Signature]:
+    """Return the operations whose results are large enough to be offloaded."""
+    large = [each.signature for block in blocks for each in block.operations if each.size_bytes >= _WORTHWHILE]
+    return list(dict.fromkeys(large))
+
+
+def _hidden_seconds(block: Block) -> tuple[float, float]:
+    """Return the time for transfers beside the kernels of a block, in its forward and its backward passes."""
+    seconds = _HIDING * block.count * sum(each.seconds for each in block.operations)
+    return seconds, _BACKWARD * seconds
 
 
 @contextmanager
@@ -100,24 +175,45 @@ def _no_output() -> Iterator[None]:
             os.close(kept)
 
 
-def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
-    """Return the choice that keeps the results of some operations, without those that no backward pass uses."""
-    size_bytes, seconds = 0, 0.0
+def choice_of(
+    blocks: Sequence[Block],
+    kept: Collection[Signature],
+    offloaded: Collection[Signature] = (),
+    host: float | None = None,
+) -> Choice:
+    """Return the choice that keeps or offloads the results of some operations, if the backward pass uses them.
+
+    An input of a block that is not offloaded is kept.
+
+    Args:
+        host: bandwidth of the link to the host, as for `cheapest_choice`; None: transfers take no time.
+    """
+    moved = frozenset(offloaded).difference(kept)
     used: set[Signature] = set()
+    size_bytes, repeated_seconds, waiting_seconds = 0, 0.0, 0.0
     for block in blocks:
-        stored, repeated = _stored_and_repeated(block, kept)
+        stored, repeated = _stored_and_repeated(block, moved.union(kept))
         used.update(each.signature for each in stored)
-        size_bytes += block.count * sum(each.size_bytes for each in stored)
+        size_bytes += block.count * sum(each.size_bytes for each in stored if each.signature not in moved)
         for operation in repeated:
-            seconds += block.count * operation.seconds
-    return Choice(kept=frozenset(used), size_bytes=size_bytes, seconds=seconds)
+            repeated_seconds += block.count * operation.seconds
+        if moved and host is not None:
+            transfer = block.count * sum(each.size_bytes for each in stored if each.signature in moved) / host
+            waiting_seconds += sum(max(transfer - hidden, 0.0) for hidden in _hidden_seconds(block))
+    return Choice(
+        kept=frozenset(each for each in used.intersection(kept) if each.primitive != LAYER_INPUT),
+        size_bytes=size_bytes,
+        repeated_seconds=repeated_seconds,
+        offloaded=moved & used,
+        waiting_seconds=waiting_seconds,
+    )
 
 
-def notable_repeats(blocks: Sequence[Block], kept: Collection[Signature]) -> Counter[str]:
-    """Count the collectives and random numbers that are recomputed if these results are kept, by primitive."""
+def notable_repeats(blocks: Sequence[Block], checkpoints: Checkpoints) -> Counter[str]:
+    """Count the collectives and random numbers that are recomputed with these checkpoints, by primitive."""
     found: Counter[str] = Counter()
     for block in blocks:
-        for operation in _stored_and_repeated(block, kept)[1]:
+        for operation in _stored_and_repeated(block, checkpoints.kept | checkpoints.offloaded)[1]:
             if operation.signature.primitive in _NOTABLE:
                 found[operation.signature.primitive] += block.count
     return found
@@ -132,7 +228,7 @@ def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[lis
         operation = block.operations[number]
         if number not in needed:
             continue
-        if operation.signature in kept:
+        if operation.signature in kept or operation.is_input:
             stored.append(operation)
         else:
             repeated.append(operation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from memprof.analysis.records.checkpoints import Checkpoints, Signature
+from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
 
 _HEAD = """import jax
 
@@ -16,6 +16,35 @@ def {policy}(primitive, *inputs, **params):
     arrays = tuple((tuple(each.shape), str(each.dtype)) for each in inputs if hasattr(each, "dtype"))
     return (primitive.name, arrays, str(params.get("dimension_numbers"))) in {kept}
 
+"""
+_OFFLOADING_HEAD = """import jax
+from jax.ad_checkpoint import Offloadable, checkpoint_name
+
+TO_HOST = Offloadable(src="device", dst="pinned_host")
+# The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
+"""
+_OFFLOADED = """# The operations whose results wait for it in host memory.
+"""
+_OFFLOADING_POLICY = """
+
+def policy(primitive, *inputs, **params):
+    arrays = tuple((tuple(each.shape), str(each.dtype)) for each in inputs if hasattr(each, "dtype"))
+    is_input = primitive.name == "name" and params["name"] == "{input}"
+    operation = ("{input}" if is_input else primitive.name, arrays, str(params.get("dimension_numbers")))
+    return TO_HOST if operation in OFFLOADED else operation in KEPT
+
+"""
+_NAMED_INPUT = """
+def with_named_input(body):
+    def named(carry, layer):
+        carry = jax.tree.map(lambda each: checkpoint_name(each, "{input}"), carry)
+        return body(carry, layer)
+
+    return named
+
+
+# Around the body of the scan (flax.linen: name the input in the layer, then nn.remat(Layer, policy=policy)):
+body = jax.checkpoint(with_named_input(body), policy=policy, prevent_cse=False)
 """
 _LAYERS = """# Around {layers} (flax.linen: nn.remat(Layer, policy={policy}), nnx: nnx.remat(layer, policy={policy}),
 # Equinox: eqx.filter_checkpoint(layer, policy={policy})):
@@ -39,6 +68,8 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
     Args:
         is_loop: whether the blocks are bodies of scans.
     """
+    if checkpoints.offloaded:
+        return _offloading_code(checkpoints)
     policies = _policy("policy", "KEPT", checkpoints.kept)
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_rest_of_loop(checkpoints)}"
@@ -61,7 +92,18 @@ def _rest_of_loop(checkpoints: Checkpoints) -> str:
     return f"{_policy('rest_policy', 'KEPT_BY_REST', checkpoints.kept_by_rest)}{uses}{_REST_BODY}"
 
 
+def _offloading_code(checkpoints: Checkpoints) -> str:
+    """Return the lines for a scan whose body moves results to host memory."""
+    tables = f"{_table('KEPT', checkpoints.kept)}{_OFFLOADED}{_table('OFFLOADED', checkpoints.offloaded)}"
+    has_input = any(each.primitive == LAYER_INPUT for each in checkpoints.offloaded)
+    uses = _NAMED_INPUT.format(input=LAYER_INPUT) if has_input else _LOOPS
+    return f"{_OFFLOADING_HEAD}{tables}{_OFFLOADING_POLICY.format(input=LAYER_INPUT)}{uses}"
+
+
 def _policy(name: str, kept_name: str, kept: Collection[Signature]) -> str:
-    entries = "".join(f"    {tuple(each)!r},\n" for each in sorted(kept))
-    table = f"{kept_name} = {{\n{entries}}}\n" if entries else f"{kept_name} = set()\n"
-    return table + _POLICY.format(policy=name, kept=kept_name)
+    return _table(kept_name, kept) + _POLICY.format(policy=name, kept=kept_name)
+
+
+def _table(name: str, operations: Collection[Signature]) -> str:
+    entries = "".join(f"    {tuple(each)!r},\n" for each in sorted(operations))
+    return f"{name} = {{\n{entries}}}\n" if entries else f"{name} = set()\n"

@@ -29,11 +29,15 @@ class Mixture:
 
 
 def mixtures(points: Sequence[PlanPoint], *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
-    """Return the mixtures of two points whose interpolated footprint is within a budget, fastest first."""
+    """Return the mixtures of two points whose interpolated footprint is within a budget, fastest first.
+
+    Points that offload results are left out: a scan in two parts would copy the arrays in host memory.
+    """
     return sorted(_mixtures(points, num_blocks, budget_bytes), key=lambda each: each.seconds)
 
 
 def _mixtures(points: Sequence[PlanPoint], num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
+    points = [each for each in points if each.checkpoints is None or not each.checkpoints.offloaded]
     for low in points:
         room = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
         for high in points:

@@ -25,6 +25,8 @@ class PlanPoint:
         kept_bytes, repeated_seconds: totals over all blocks, by the model behind the choice.
         footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
         recomputed_flops: FLOPs of one step that are recomputed.
+        waiting_seconds: the least time that a step waits for transfers of offloaded results, by the compiled schedule.
+        host_bytes: host memory that the step needs.
         predicted_bytes: the footprint as estimated from earlier compiles; None for the first ones.
         num_parts: number of minibatches or chunks of an allowed change; 1 for others.
     """
@@ -37,6 +39,18 @@ class PlanPoint:
     recomputed_flops: int
     predicted_bytes: int | None = None
     num_parts: int = 1
+    waiting_seconds: float = 0.0
+    host_bytes: int = 0
+
+    @property
+    def is_offloading(self) -> bool:
+        """Whether results wait in host memory for the backward pass."""
+        return self.checkpoints is not None and bool(self.checkpoints.offloaded)
+
+    @property
+    def seconds(self) -> float:
+        """The time that it adds to a step, by the roofline of recomputed operations and of transfers."""
+        return self.repeated_seconds + self.waiting_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +74,7 @@ class CheckpointPlan:
 
     Attributes:
         points: every compile, in order.
-        best: the point within the budget whose recomputation takes the least time; None if no point is within it.
+        best: the point within the budget that adds the least time to the step; None if no point is within it.
         num_blocks: number of parts of the step that have a checkpoint around them.
         is_loop: whether these parts are the iterations of scans.
         changes: changes to the step before checkpoints are added.
@@ -101,7 +115,7 @@ class CheckpointPlan:
         """The Pareto-optimal points in footprint, FLOPs and time, largest footprint first."""
 
         def order(point: PlanPoint) -> tuple[int, float, int]:
-            return (point.footprint_bytes, point.repeated_seconds, point.recomputed_flops)
+            return (point.footprint_bytes, point.seconds, point.recomputed_flops)
 
         found: list[PlanPoint] = []
         for point in sorted(self.points, key=order):
@@ -111,4 +125,4 @@ class CheckpointPlan:
 
 
 def _is_no_worse(one: PlanPoint, other: PlanPoint) -> bool:
-    return one.recomputed_flops <= other.recomputed_flops and one.repeated_seconds <= other.repeated_seconds
+    return one.recomputed_flops <= other.recomputed_flops and one.seconds <= other.seconds

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from memprof.analysis.records.capture import Target
-from memprof.analysis.records.checkpoints import Checkpoints, Signature
+from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
@@ -21,7 +22,7 @@ from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import built_in_policies, cost, fewest_seconds
-from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
+from memprof.studies.plan.choice import Choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step
@@ -43,6 +44,7 @@ def plan_step(
     budget_bytes: int | None,
     with_curve: bool = False,
     allowed: Collection[Allowed] = (),
+    offload: bool = False,
     progress: Callable[[str], None],
 ) -> CheckpointPlan:
     """Find the results to keep for the backward pass within a memory budget.
@@ -51,13 +53,15 @@ def plan_step(
         budget_bytes: limit of the footprint; None means JAX's pool on the target.
         allowed: changes to try before checkpoints; each is compiled, and kept if it lowers the footprint.
         with_curve: whether to compile choices for further budgets, and JAX's built-in policies.
+        offload: whether results may wait in host memory for the backward pass. The layers must be in a scan.
 
     Raises:
-        MemprofError: the step differentiates nothing, or the target has no fixed amount of memory.
+        MemprofError: the step differentiates nothing, the target has no fixed amount of memory, or nothing can be
+            offloaded.
         WorkloadError: the step cannot be compiled.
         Exception: any error of the step while it is traced.
     """
-    compiler = Compiler(target=target, progress=progress)
+    compiler = Compiler(target=target, progress=progress, host=_link_to_host(target) if offload else None)
     report = compiler.report(spec, AS_IT_IS)
     search = _Search(compiler, changed_step(AS_IT_IS, spec, report, compiler))
     if budget_bytes is None:
@@ -84,16 +88,23 @@ def plan_step(
     )
 
 
+def _link_to_host(target: Target) -> float:
+    """Return the bandwidth of the link to the host, in bytes per second and direction.
+
+    Raises:
+        MemprofError: it is unknown, or memory of the host is of no use.
+    """
+    if target.speeds is None or not family_of(target.platform).offloads:
+        raise MemprofError(f"memprof cannot plan offloading for {target.name}: use a GPU with a known link to its host")
+    return target.speeds.host_bytes_per_second
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
     """A choice to consider for a compile."""
 
     name: str
     choice: Choice
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        return Checkpoints(kept=self.choice.kept)
 
 
 class _Search:
@@ -143,7 +154,7 @@ class _Search:
         """
         self._limit = len(self.points) + _MAX_COMPILES
         self._candidates = self._found_candidates()
-        self._keep(NOTHING_KEPT, frozenset())
+        self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.step.is_loop))
         if self._can_mix():
             self._mix(budget_bytes)
@@ -154,7 +165,7 @@ class _Search:
             candidate = self._next(budget_bytes, 1 - _MARGIN) or self._next(budget_bytes, 1 + _DOUBT)
             if candidate is None:
                 return
-            self._keep(candidate.name, candidate.choice.kept)
+            self._keep(candidate.name, candidate.choice)
 
     def _is_close(self, budget_bytes: int) -> bool:
         """Whether the fastest point within the budget keeps results, and leaves too little for another compile."""
@@ -172,8 +183,8 @@ class _Search:
     def _found_candidates(self) -> list[_Candidate]:
         """Return JAX's policies and choices of several sizes, fastest first."""
         blocks, everything = self.step.blocks, self.step.everything().size_bytes
-        sizes = (int(share * everything) for share in _SIZES)
-        found = [_Candidate(name=CHOSEN, choice=cheapest_choice(blocks, size)) for size in sizes]
+        shares = _SIZES if self._compiler.host is None else (0.0, *_SIZES)
+        found = [_Candidate(name=CHOSEN, choice=self.step.cheapest(int(share * everything))) for share in shares]
         policies = built_in_policies(blocks).items()
         found += [_Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
         return sorted({each.choice: each for each in found}.values(), key=lambda each: each.choice.seconds)
@@ -193,7 +204,7 @@ class _Search:
 
         def fits(place: int) -> bool:
             is_compiled = self.step.known(faster[place].choice) is not None  # and was too large
-            return not is_compiled and self.step.predicted(faster[place].checkpoints) <= most
+            return not is_compiled and self.step.predicted(faster[place].choice.checkpoints) <= most
 
         places = range(len(faster))
         if any(block.count >= _MANY for block in self.step.blocks):  # of layers, a slower choice is smaller
@@ -206,14 +217,14 @@ class _Search:
         best = self.best(budget_bytes)
         if best is None or (best.name == NOTHING_KEPT and share > 1):
             unknown = [each for each in faster if self.step.known(each.choice) is None]
-            predictions = [self.step.predicted(each.checkpoints) for each in unknown]
+            predictions = [self.step.predicted(each.choice.checkpoints) for each in unknown]
             smallest = min(predictions, default=0)
             # The fastest of those that are as small, as far as predictions can tell.
             near = (each for each, size in zip(unknown, predictions, strict=True) if size <= (1 + _DOUBT) * smallest)
             return next(near, None)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
             return None
-        return self._larger(None, choice_of(self.step.blocks, best.checkpoints.kept), above, most)
+        return self._larger(None, self.step.choice(best.checkpoints), above, most)
 
     def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
         """Return a candidate that is faster than `low` and predicted to fit; `found` if there is none.
@@ -225,30 +236,29 @@ class _Search:
         small, large = low.size_bytes, above.size_bytes
         for _ in range(_HALVINGS):
             middle = (small + large) // 2
-            choice = cheapest_choice(self.step.blocks, middle)
-            candidate = _Candidate(name=CHOSEN, choice=choice)
+            choice = self.step.cheapest(middle)
             known = self.step.known(choice)
-            size = self.step.predicted(candidate.checkpoints) if known is None else known.footprint_bytes
+            size = self.step.predicted(choice.checkpoints) if known is None else known.footprint_bytes
             if size > most:
                 large = middle
                 continue
             small = middle
             if known is None and choice.seconds < low.seconds:
-                found, low = candidate, choice
+                found, low = _Candidate(name=CHOSEN, choice=choice), choice
         return found
 
     def draw(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self.step.everything()
-        self._keep(NOTHING_KEPT, ())
+        self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         for name, kept in built_in_policies(self.step.blocks).items():
-            self._keep(name, kept)
-        for share in _CURVE:
-            self._keep(CHOSEN, cheapest_choice(self.step.blocks, int(share * everything.size_bytes)).kept)
+            self._keep(name, choice_of(self.step.blocks, kept))
+        for share in _CURVE if self._compiler.host is None else (0.0, *_CURVE):
+            self._keep(CHOSEN, self.step.cheapest(int(share * everything.size_bytes)))
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
-        return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints.kept))
+        return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints))
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers in sequence."""
@@ -287,11 +297,14 @@ class _Search:
         self.points.append(point)
         return point
 
-    def _keep(self, name: str, kept: Collection[Signature]) -> None:
-        """Let all blocks keep some results; compile this if that has not been done."""
-        choice = choice_of(self.step.blocks, kept)
+    def _keep(self, name: str, choice: Choice) -> None:
+        """Let all blocks keep and offload the same results; compile this if that has not been done."""
         if self.step.known(choice) is None:
-            checkpoints = Checkpoints(kept=choice.kept)
-            self.points.append(
-                self.step.compiled(name, checkpoints, kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds)
+            point = self.step.compiled(
+                name,
+                choice.checkpoints,
+                kept_bytes=choice.size_bytes,
+                repeated_seconds=choice.repeated_seconds,
+                waiting_seconds=choice.waiting_seconds,
             )
+            self.points.append(point)

@@ -20,17 +20,22 @@ from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.plan.candidates import point_of, signatures_of
-from memprof.studies.plan.choice import Choice, choice_of, sizes_of
+from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 
 
 @dataclass(slots=True, kw_only=True)
 class Compiler:
-    """Compiles steps for a target, and counts the compiles for the progress messages."""
+    """Compiles steps for a target, and counts the compiles for the progress messages.
+
+    Attributes:
+        host: bandwidth of the link to the host, in bytes per second and direction, if results may be offloaded to it.
+    """
 
     target: Target
     progress: Callable[[str], None]
+    host: float | None = None
     num_compiles: int = 0
 
     def report(self, spec: StepSpec, name: str) -> Report:
@@ -50,6 +55,7 @@ class ChangedStep:
         is_loop: whether these parts are the iterations of scans.
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
+        waiting_seconds: the least time that it waits for communication, without checkpoints.
         peaks: the estimates of its traces, by their checkpoints.
     """
 
@@ -58,6 +64,7 @@ class ChangedStep:
     is_loop: bool
     compiler: Compiler
     around_bytes: int
+    waiting_seconds: float
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
 
@@ -70,17 +77,45 @@ class ChangedStep:
         """Return the choice that keeps all results that the backward pass needs."""
         return choice_of(self.blocks, signatures_of(self.blocks))
 
+    def cheapest(self, budget_bytes: int) -> Choice:
+        """Return the choice that keeps at most a number of bytes and adds the least time."""
+        return cheapest_choice(self.blocks, budget_bytes, self.compiler.host)
+
+    def choice(self, checkpoints: Checkpoints) -> Choice:
+        """Return the choice behind checkpoints that are the same around each block."""
+        return choice_of(self.blocks, checkpoints.kept, checkpoints.offloaded, self.compiler.host)
+
     def known(self, choice: Choice) -> PlanPoint | None:
         """Return the compile of a choice, if there is one."""
-        checkpoints = Checkpoints(kept=choice.kept)
-        return next((point for point in self.points if point.checkpoints == checkpoints), None)
+        return next((point for point in self.points if point.checkpoints == choice.checkpoints), None)
 
-    def compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
-        """Compile the step with checkpoints."""
+    def compiled(
+        self,
+        name: str,
+        checkpoints: Checkpoints,
+        *,
+        kept_bytes: int,
+        repeated_seconds: float,
+        waiting_seconds: float = 0.0,
+    ) -> PlanPoint:
+        """Compile the step with checkpoints.
+
+        Args:
+            waiting_seconds: the time of transfers that no kernel hides, if the compiled schedule does not tell it.
+        """
         predicted = self.predicted(checkpoints)
         with checkpointed(checkpoints):
             report = self.compiler.report(self.spec, name)
-        point = point_of(name, report, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+        if checkpoints.offloaded and report.roofline is not None:
+            waiting_seconds = max(_waiting_seconds(report) - self.waiting_seconds, 0.0)
+        point = point_of(
+            name,
+            report,
+            checkpoints,
+            kept_bytes=kept_bytes,
+            repeated_seconds=repeated_seconds,
+            waiting_seconds=waiting_seconds,
+        )
         self.points.append(replace(point, predicted_bytes=predicted))
         return self.points[-1]
 
@@ -119,11 +154,16 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     compiler.progress("choosing")
     num_devices = report.target.topology.num_devices
     blocks = [
-        block_of(body, count, report.target.speeds, num_devices=num_devices)
+        block_of(each, report.target.speeds, num_devices=num_devices, with_inputs=compiler.host is not None)
         for closed in functions
-        for body, count in blocks_of(closed)
+        for each in blocks_of(closed)
     ]
     has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
+    if compiler.host is not None and not has_loops:
+        raise MemprofError(
+            f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
+            " layers back to the device at once"
+        )
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}
@@ -134,9 +174,16 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         is_loop=has_loops,
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
+        waiting_seconds=_waiting_seconds(report),
         points=[point],
         peaks=peaks,
     )
+
+
+def _waiting_seconds(report: Report) -> float:
+    """Return the least time that a step waits for communication, by its compiled schedule; 0 if it is unknown."""
+    roofline = report.roofline
+    return 0.0 if roofline is None else roofline.communication_share * roofline.at_least_seconds
 
 
 def _peaks_of(traced: ClosedJaxpr, target: Target) -> tuple[int, ...]:

@@ -15,14 +15,16 @@ from flax import linen as nn
 from flax import nnx
 from jax.extend import core
 
-from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Signature
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
 from memprof.sources.jax.checkpointing.evaluation import blocks_of, signature_of, without_calls
 from memprof.sources.jax.checkpointing.layers import layers_of
+from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
+from memprof.sources.jax.tracing.jit_adapter import all_equations
 from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 
 _X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
@@ -130,7 +132,7 @@ def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]
         found = jax.jit(step)(*args)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     (function,) = functions
-    assert [count for _, count in blocks_of(function)] in ([6], [5])  # the first may differ: nothing is before it
+    assert [block.count for block in blocks_of(function)] in ([6], [5])  # the first may differ: nothing is before it
 
 
 def test_a_policy_decides_what_is_computed_again() -> None:
@@ -173,12 +175,12 @@ def test_the_last_blocks_may_keep_more(rest: frozenset[Signature] | None) -> Non
     expected = jax.jit(step)(*args)
     with checkpointed(None) as functions:
         jax.make_jaxpr(step)(*args)
-    (first,) = (each for each in blocks_of(functions[0]))
+    (first,) = blocks_of(functions[0])
     with checkpointed(Checkpoints(kept=frozenset(), num_first=2, kept_by_rest=rest)):
         found = jax.jit(step)(*args)
         flops = recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert flops == 2 * 8 * 16 * 16 * (2 if rest is None else first[1])
+    assert flops == 2 * 8 * 16 * 16 * (2 if rest is None else first.count)
 
 
 def test_the_operations_of_a_block() -> None:
@@ -267,18 +269,66 @@ def test_a_signature_leaves_out_what_is_no_array() -> None:
 
 
 def _block(function: core.ClosedJaxpr) -> Block:
-    ((body, count),) = blocks_of(function)
-    return block_of(body, count, None)
+    (block,) = blocks_of(function)
+    return block_of(block, None)
 
 
 def test_devices_share_the_work_of_a_block() -> None:
     def scanned(x: Any, weights: Any) -> Any:
         return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0]
 
-    ((body, count),) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, jnp.stack(_WEIGHTS))))
-    whole, half = (block_of(body, count, None, num_devices=number).operations for number in (1, 2))
+    (block,) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, jnp.stack(_WEIGHTS))))
+    whole, half = (block_of(block, None, num_devices=number).operations for number in (1, 2))
     assert [each.size_bytes for each in half] == [each.size_bytes // 2 for each in whole]
     assert [each.seconds for each in half] == [each.seconds / 2 for each in whole]
+
+
+def test_the_arrays_that_a_scan_carries_come_before_the_operations() -> None:
+    """The body reads the carried array in its product; a counter and a weight are no inputs to save."""
+
+    def layer(carry: Any, w: Any) -> Any:
+        number, x = carry
+        return (number + 1, jnp.sin(x @ w)), None
+
+    def scanned(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(layer, (0, x), weights)[0][1]
+
+    (program,) = blocks_of(without_calls(jax.make_jaxpr(scanned)(_X, jnp.stack(_WEIGHTS))))
+    block = block_of(program, None, with_inputs=True)
+    assert [each.signature.primitive for each in block.operations] == [LAYER_INPUT, "dot_general", "cos"]
+    first, product, cosine = block.operations
+    assert (first.is_input, first.is_needed, first.size_bytes) == (True, True, _X.nbytes)  # the gradient of w reads it
+    assert (product.inputs, cosine.inputs) == ((0,), (1,))
+    assert not any(each.is_input for each in block_of(program, None).operations)
+
+
+def test_offloaded_results_move_to_the_host_and_back() -> None:
+    """Of each layer, the carried array and the product wait in host memory; nothing else is saved."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0])
+
+    args = jnp.stack(_WEIGHTS), _X
+    (program,) = blocks_of(without_calls(jax.make_jaxpr(loss)(*args)))
+    moved = {each.signature for each in block_of(program, None, with_inputs=True).operations[:2]}
+    with checkpointed(Checkpoints(kept=frozenset(), offloaded=frozenset(moved))):
+        traced = jax.make_jaxpr(jax.grad(loss))(*args)
+        found = jax.jit(jax.grad(loss))(*args)
+    np.testing.assert_allclose(found, jax.jit(jax.grad(loss))(*args), rtol=1e-6)
+    loops = [each for each in all_equations(traced.jaxpr) if each.primitive.name == "scan"]
+    stacked = [var.aval for var in loops[0].outvars if var.aval.ndim == 3]
+    assert [each.memory_space for each in stacked] == [jax.memory.Space.Host] * 2
+    num_moves = [
+        sum(each.primitive.name == "device_put" for each in all_equations(loop.params["jaxpr"].jaxpr)) for loop in loops
+    ]
+    assert num_moves == [2, 2]
+    on_host, on_device = (min(estimated_peaks(each)) for each in (traced.jaxpr, _kept(loss, args, moved)))
+    assert on_device - on_host == (2 * len(_WEIGHTS) - 1) * _X.nbytes  # a layer loads one of them
+
+
+def _kept(loss: Any, args: Any, kept: set[Signature]) -> Any:
+    with checkpointed(Checkpoints(kept=frozenset(kept))):
+        return jax.make_jaxpr(jax.grad(loss))(*args).jaxpr
 
 
 def _masked(x: jax.Array, w: jax.Array) -> jax.Array:

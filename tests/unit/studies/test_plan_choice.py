@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
+from types import SimpleNamespace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_builder import H100
 
-from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
+from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Operation, Signature
 from memprof.studies.plan.choice import cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of
 from memprof.studies.plan.mixtures import mixtures
@@ -58,9 +62,9 @@ def test_collectives_and_random_numbers_that_are_computed_again_are_counted() ->
         _operation("psum", 8, 1.0),  # nobody needs it
     )
     blocks = [Block(operations=operations, count=2)]
-    assert notable_repeats(blocks, ()) == {"random_bits": 2, "psum": 2}
-    assert notable_repeats(blocks, {_signature("lt")}) == {"psum": 2}
-    assert notable_repeats(blocks, {_signature("lt"), _signature("psum")}) == {}
+    assert notable_repeats(blocks, Checkpoints(kept=frozenset())) == {"random_bits": 2, "psum": 2}
+    assert notable_repeats(blocks, Checkpoints(kept=frozenset({_signature("lt")}))) == {"psum": 2}
+    assert notable_repeats(blocks, Checkpoints(kept=frozenset({_signature("lt"), _signature("psum")}))) == {}
 
 
 def test_a_budget_below_nothing_keeps_nothing() -> None:
@@ -110,6 +114,102 @@ def test_no_other_choice_within_the_budget_costs_less(blocks: list[Block], budge
     found = cheapest_choice(blocks, budget_bytes)
     assert found.size_bytes <= budget_bytes
     assert found.seconds <= best * 1.002
+
+
+_MIB = 2**20
+_HOST = 4.0 * _MIB  # bytes per second
+
+
+def test_results_wait_on_the_host_where_the_link_keeps_up_with_the_kernels() -> None:
+    """Two layers; at 4 MiB a second, 8 MiB of "up" take 2 s, 40 MiB of "down" 10 s in each direction.
+
+    A layer runs for 12 s forward and 24 s backward. Half of it hides transfers: 12 s for both, and 24 s.
+    """
+    operations = (
+        _operation("up", 8 * _MIB, 9.0, is_needed=True),
+        _operation("down", 40 * _MIB, 3.0, is_needed=True),
+    )
+    blocks = [Block(operations=operations, count=2)]
+    up, down = _signature("up"), _signature("down")
+    one = choice_of(blocks, (), {up}, _HOST)
+    assert (one.kept, one.offloaded) == (frozenset(), {up})
+    assert (one.size_bytes, one.repeated_seconds, one.waiting_seconds) == (0, 6.0, 0.0)  # 4 s of 12 and of 24
+    both = choice_of(blocks, (), {up, down}, _HOST)
+    assert (both.repeated_seconds, both.waiting_seconds, both.seconds) == (0.0, 12.0, 12.0)  # 24 s: 12 hidden, and 24
+    assert choice_of(blocks, {up}, {up, down}, _HOST).offloaded == {down}
+    assert cheapest_choice(blocks, 0, _HOST) == one  # 6 s again, rather than to wait for 12 s
+    assert cheapest_choice(blocks, 0).seconds == 24.0
+    assert cheapest_choice(blocks, 96 * _MIB, _HOST).offloaded == frozenset()  # all can be kept
+    assert cheapest_choice(blocks, 0, 2.0 * _HOST).offloaded == {up, down}  # 12 s are hidden completely
+
+
+def test_small_results_are_not_offloaded() -> None:
+    blocks = [Block(operations=(_operation("mean", _MIB - 1, 1.0, is_needed=True),), count=1)]
+    assert cheapest_choice(blocks, 0, 1e12).offloaded == frozenset()
+
+
+def test_the_input_of_a_layer_is_kept_or_offloaded_but_not_recomputed() -> None:
+    start = Operation(
+        signature=Signature(LAYER_INPUT, (((4,), "float32"),), "None"), inputs=(), size_bytes=2 * _MIB, seconds=0.0,
+        is_needed=False, is_input=True,
+    )  # fmt: skip
+    blocks = [Block(operations=(start, _operation("up", 8 * _MIB, 5.0, 0, is_needed=True)), count=3)]
+    nothing = choice_of(blocks, ())
+    assert (nothing.kept, nothing.size_bytes, nothing.seconds) == (frozenset(), 6 * _MIB, 15.0)
+    everything = choice_of(blocks, {_signature("up")})
+    assert everything.size_bytes == 24 * _MIB  # nothing is recomputed from the input
+    found = cheapest_choice(blocks, 0, 1e9)
+    assert (found.size_bytes, found.offloaded) == (0, {_signature("up")})  # its transfer is hidden
+    slow = cheapest_choice(blocks, 0, 0.5 * _MIB)  # 24 MiB take 48 s, 6 MiB 12 s, of which 7.5 s and 15 s are hidden
+    assert (slow.offloaded, slow.repeated_seconds, slow.waiting_seconds) == ({start.signature}, 15.0, 4.5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(_blocks(), st.integers(0, 300), st.floats(0.05, 20.0))
+def test_no_other_choice_with_a_host_costs_less(blocks: list[Block], budget: int, speed: float) -> None:
+    """All ways to keep, offload or recompute the result of each operation, for sizes in MiB.
+
+    Each has a signature of its own: the model counts the transfers of all operations of a signature, also of those
+    that the backward pass does not need.
+    """
+    blocks = [
+        Block(
+            operations=tuple(
+                replace(each, signature=_signature(f"{place}.{number}"), size_bytes=each.size_bytes * _MIB)
+                for number, each in enumerate(block.operations)
+            ),
+            count=block.count,
+        )
+        for place, block in enumerate(blocks[:1])
+    ]
+    signatures = sorted({each.signature for block in blocks for each in block.operations})
+    choices = []
+    for places in product("khr", repeat=len(signatures)):
+        kept, moved = ({each for each, at in zip(signatures, places, strict=True) if at == here} for here in "kh")
+        size = sum(
+            block.count * each.size_bytes for block in blocks for each in block.operations if each.signature in kept
+        )
+        if size <= budget * _MIB:
+            choices.append(choice_of(blocks, kept, moved, speed * _MIB))
+    found = cheapest_choice(blocks, budget * _MIB, speed * _MIB)
+    assert found.size_bytes <= budget * _MIB
+    assert found.seconds <= min(each.seconds for each in choices) * 1.002 + 1e-3
+
+
+def test_the_code_of_an_offloading_policy_names_the_input_of_the_layer() -> None:
+    moved = frozenset({Signature(LAYER_INPUT, (((4,), "float32"),), "None"), _signature("tanh")})
+    checkpoints = Checkpoints(kept=frozenset({_signature("sin")}), offloaded=moved)
+    found: dict[str, Any] = {"body": lambda carry, layer: (jnp.sin(jnp.tanh(carry) * layer), None)}
+    exec(code_of(checkpoints, is_loop=True), found)
+    assert (found["KEPT"], found["OFFLOADED"]) == ({tuple(_signature("sin"))}, {tuple(each) for each in moved})
+    policy, four = found["policy"], jax.ShapeDtypeStruct((4,), "float32")
+    asked = [("sin", {}), ("tanh", {}), ("cos", {}), ("name", {"name": LAYER_INPUT}), ("name", {"name": "theirs"})]
+    answers = [policy(SimpleNamespace(name=primitive), four, **params) for primitive, params in asked]
+    assert answers == [True, found["TO_HOST"], False, found["TO_HOST"], False]
+    grads = jax.grad(lambda x: jnp.sum(jax.lax.scan(found["body"], x, jnp.ones(3))[0]))
+    assert str(jax.make_jaxpr(grads)(jnp.ones(4))).count("host") > 0
+    without = code_of(replace(checkpoints, offloaded=frozenset({_signature("tanh")})), is_loop=True)
+    assert "with_named_input" not in without
 
 
 def test_the_code_of_a_policy_keeps_the_same_operations() -> None:

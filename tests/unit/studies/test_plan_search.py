@@ -11,8 +11,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from memprof.analysis.hlo.decoded import FreshCapture
-from memprof.analysis.records.capture import NO_COMPILER
+from memprof.analysis.records.capture import NO_COMPILER, Speeds
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
+from memprof.analysis.records.roofline import Roofline
 from memprof.errors import MemprofError
 from memprof.reports.json.answers import PlanPointJson
 from memprof.studies.changes.attention import attention_kernels
@@ -60,6 +61,7 @@ class _Compiler:
         pool_bytes: of the target.
         saved_bytes: what changes of the step save, by the label of the changed step.
         traced: labels of the traced steps.
+        waited_seconds: the time that a step with offloaded results waits for them.
     """
 
     blocks: list[Block]
@@ -72,6 +74,8 @@ class _Compiler:
     said: list[str] = field(default_factory=list)
     saved_bytes: dict[str, int] = field(default_factory=dict)
     traced: list[str] = field(default_factory=list)
+    speeds: Speeds | None = None
+    waited_seconds: float = 0.0
 
     @contextmanager
     def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
@@ -90,9 +94,16 @@ class _Compiler:
                 for each in block.operations:
                     if kept is None or each.signature in kept:
                         kept_bytes += each.size_bytes
-                    else:
+                    elif each.signature not in self.offloaded():
                         flops += int(each.seconds)
         return kept_bytes, flops
+
+    def offloaded(self) -> frozenset[Signature]:
+        return frozenset() if self.checkpoints is None else self.checkpoints.offloaded
+
+    def host_bytes(self) -> int:
+        operations = (each for block in self.blocks for _ in range(block.count) for each in block.operations)
+        return sum(each.size_bytes for each in operations if each.signature in self.offloaded())
 
     def traced_jaxpr(self, spec: Any, target: Any) -> Any:
         """The trace; what it keeps is the estimate of both orders."""
@@ -111,6 +122,14 @@ class _Compiler:
             footprint_bytes=_BASE + kept_bytes + extra_bytes - self.saved_bytes.get(spec.label, 0),
             verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
             compiler=NO_COMPILER,
+            memory_spaces={"host": self.host_bytes()},
+            roofline=Roofline(
+                at_least_seconds=100.0,
+                compute_share=1.0,
+                memory_share=0.0,
+                communication_share=self.waited_seconds / 100.0 if self.host_bytes() else 0.0,
+                priced_share=1.0,
+            ),
         )
         return FreshCapture(capture=capture)  # type: ignore[arg-type]
 
@@ -126,9 +145,11 @@ class _Compiler:
         monkeypatch.setattr(steps, "estimated_peaks", lambda jaxpr: jaxpr)
         monkeypatch.setattr(steps, "differentiated_loops", lambda jaxpr: jaxpr.eqns if self.is_loop else [])
         monkeypatch.setattr(steps, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
-        monkeypatch.setattr(steps, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
-        monkeypatch.setattr(steps, "block_of", lambda number, count, speeds, num_devices: self.blocks[number])
-        target: Any = SimpleNamespace(name="a100-40gb", speeds=None, topology=SimpleNamespace(num_devices=1))
+        monkeypatch.setattr(steps, "blocks_of", lambda closed: range(len(self.blocks)))
+        monkeypatch.setattr(steps, "block_of", lambda number, speeds, **_: self.blocks[number])
+        target: Any = SimpleNamespace(
+            name="a100-40gb", platform="cuda", speeds=self.speeds, topology=SimpleNamespace(num_devices=1)
+        )
         spec: Any = SimpleNamespace(label="net")
         return search.plan_step(spec, target, budget_bytes=budget_bytes, progress=self.said.append, **options)
 
@@ -322,6 +343,55 @@ def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.Monke
         _Compiler([_layers()], differentiates=False).plan(monkeypatch, 10)
 
 
+_MIB = 2**20
+_LINK = Speeds(
+    operations_per_second={}, memory_bytes_per_second=1.0, link_bytes_per_second=1.0, host_bytes_per_second=100.0 * _MIB
+)
+
+
+def _large() -> Block:
+    operations = (replace(each, size_bytes=each.size_bytes * _MIB) for each in _OPERATIONS)
+    return Block(operations=tuple(operations), count=1)
+
+
+@pytest.mark.parametrize(
+    ("waited_seconds", "names"),
+    [
+        (2.0, {"norm", "gelu", "dot_general"}),
+        (50.0, set()),
+    ],
+)
+def test_results_wait_on_the_host_if_that_takes_less_time_than_to_recompute_them(
+    monkeypatch: pytest.MonkeyPatch, waited_seconds: float, names: set[str]
+) -> None:
+    """A layer runs for 28 s; the link takes 10 s for all of its 1000 MiB, less than half of that.
+
+    So the model expects no waiting at all. If the compiled schedule waits longer than recomputation takes (28 s), the
+    step that keeps nothing is the plan.
+    """
+    compiler = _Compiler([_large()], is_loop=True, speeds=_LINK, waited_seconds=waited_seconds)
+    plan = compiler.plan(monkeypatch, 100 * _MIB, offload=True)
+    assert plan.best is not None
+    assert plan.best.checkpoints is not None
+    assert {each.primitive for each in plan.best.checkpoints.offloaded} == names
+    assert (plan.best.host_bytes, plan.best.seconds) == ((1000 * _MIB, 2.0) if names else (0, 28.0))
+    offloading = [point for point in plan.points if point.is_offloading]
+    assert [point.waiting_seconds for point in offloading] == [waited_seconds] * len(offloading)
+    assert offloading
+
+
+def test_nothing_is_offloaded_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _Compiler([_large()], is_loop=True, speeds=_LINK).plan(monkeypatch, 100 * _MIB)
+    assert not any(point.is_offloading for point in plan.points)
+
+
+def test_only_loops_and_known_links_allow_offloading(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemprofError, match="no layers in a scan"):
+        _Compiler([_large()], speeds=_LINK).plan(monkeypatch, 100 * _MIB, offload=True)
+    with pytest.raises(MemprofError, match="cannot plan offloading for a100-40gb"):
+        _Compiler([_large()], is_loop=True).plan(monkeypatch, 100 * _MIB, offload=True)
+
+
 def test_allowed_changes_are_named_after_their_advice() -> None:
     assert [(each.rule, each.family) for each in Allowed] == [
         ("donate_state", donations),
@@ -447,7 +517,7 @@ class TestAllowedChanges:
 
 def test_of_points_within_the_budget_the_fastest_wins() -> None:
     def point(flops: int, seconds: float, size: int) -> Any:
-        return SimpleNamespace(recomputed_flops=flops, repeated_seconds=seconds, footprint_bytes=size)
+        return SimpleNamespace(recomputed_flops=flops, seconds=seconds, footprint_bytes=size)
 
     points = [point(1, 9.0, 9), point(2, 3.0, 1), point(1, 3.0, 9), point(1, 3.0, 8)]
     assert min(points, key=cost) is points[3]

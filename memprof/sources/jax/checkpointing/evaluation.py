@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import Offloadable, checkpoint_name
 from jax.extend import core
 
-from memprof.analysis.records.checkpoints import Checkpoints, Signature
+from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
 from memprof.sources.jax.checkpointing.blocks import Repeated, differentiated_loops, find_repeated, is_loop
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
-Policy = Callable[..., bool]
+Policy = Callable[..., Any]
+_TO_HOST = Offloadable(src="device", dst="pinned_host")
 _CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
           "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
@@ -52,16 +55,35 @@ def as_function(closed: core.ClosedJaxpr) -> Flat:
     return lambda *args: evaluated(closed, args, _no_rewrite)
 
 
-def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
-    """Return the different blocks of a function without calls, each with its number of runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockProgram:
+    """A block of a function.
+
+    Attributes:
+        count: the number of its runs.
+        carried: the inputs that one run hands on to the next, by their number, if the block is the body of a scan.
+    """
+
+    closed: core.ClosedJaxpr
+    count: int
+    carried: range = range(0)
+
+
+def blocks_of(closed: core.ClosedJaxpr) -> list[BlockProgram]:
+    """Return the different blocks of a function without calls."""
     repeated = find_repeated(closed.jaxpr)
     if repeated is None:
-        loops = [each.params for each in differentiated_loops(closed.jaxpr)]
-        return [(without_calls(params["jaxpr"]), int(params["length"])) for params in loops]
+        return [
+            BlockProgram(
+                closed=without_calls(each.params["jaxpr"]),
+                count=int(each.params["length"]),
+                carried=carried_inputs(each),
+            )
+            for each in differentiated_loops(closed.jaxpr)
+        ]
     run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
-    return [
-        (jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]), repeated.count)
-    ]
+    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+    return [BlockProgram(closed=jax.make_jaxpr(run)(*avals), count=repeated.count)]
 
 
 def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
@@ -78,10 +100,11 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
         if not isinstance(checkpoints, Checkpoints):
             return checkpoints
         kept = checkpoints.kept_by(number)
-        return None if kept is None else policy_of(kept)
+        return None if kept is None else policy_of(kept, checkpoints.offloaded)
 
     in_loops = policy_at(0)
     assert in_loops is not None
+    offloaded = checkpoints.offloaded if isinstance(checkpoints, Checkpoints) else frozenset()
 
     def evaluate(*args: Any) -> list[Any]:
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -95,7 +118,10 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
             equation = jaxpr.eqns[place]
             if repeated is None and is_loop(equation):
                 num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
-                _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
+                if offloaded:
+                    bind(equation, known, _checkpointed_loop(equation, in_loops, offloaded))
+                else:
+                    _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
             else:
                 bind(equation, known, equation.params)
             place += 1
@@ -112,15 +138,22 @@ def signature_of(primitive: Any, avals: Collection[Any], params: Mapping[str, An
     together.
     """
     inputs = tuple((tuple(aval.shape), str(aval.dtype)) for aval in avals if hasattr(aval, "dtype"))
-    return Signature(primitive.name, inputs, str(params.get("dimension_numbers")))
+    is_input = primitive.name == "name" and params["name"] == LAYER_INPUT
+    return Signature(LAYER_INPUT if is_input else primitive.name, inputs, str(params.get("dimension_numbers")))
 
 
-def policy_of(kept: Collection[Signature]) -> Policy:
-    """Return the policy for `jax.checkpoint` that saves the results of some operations."""
-    signatures = frozenset(kept)
+def input_signature(value: Any) -> Signature:
+    """Return the signature of a value that a scan carries into its body, by its shape and dtype."""
+    return Signature(LAYER_INPUT, ((tuple(value.shape), str(value.dtype)),), "None")
 
-    def policy(primitive: Any, *avals: Any, **params: Any) -> bool:
-        return signature_of(primitive, avals, params) in signatures
+
+def policy_of(kept: Collection[Signature], offloaded: Collection[Signature] = ()) -> Policy:
+    """Return the policy for `jax.checkpoint` that saves the results of some operations, or moves them to the host."""
+    saved, moved = frozenset(kept), frozenset(offloaded)
+
+    def policy(primitive: Any, *avals: Any, **params: Any) -> Any:
+        signature = signature_of(primitive, avals, params)
+        return _TO_HOST if signature in moved else signature in saved
 
     return policy
 
@@ -163,11 +196,27 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
 
 
-def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
+def _checkpointed_loop(equation: Any, policy: Policy, offloaded: Collection[Signature] = frozenset()) -> dict[str, Any]:
     """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan."""
     body = without_calls(equation.params["jaxpr"])
-    checkpointed = jax.checkpoint(as_function(body), policy=policy, prevent_cse=False)
+    carried = carried_inputs(equation)
+
+    def run(*args: Any) -> list[Any]:
+        """Evaluate the body; name the inputs that are offloaded, so that the policy is asked about them."""
+        named = [
+            checkpoint_name(each, LAYER_INPUT) if place in carried and input_signature(each) in offloaded else each
+            for place, each in enumerate(args)
+        ]
+        return as_function(body)(*named)
+
+    checkpointed = jax.checkpoint(run, policy=policy, prevent_cse=False)
     return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
+
+
+def carried_inputs(equation: Any) -> range:
+    """Return the inputs of a scan's body that its iterations hand on, by their number."""
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
+    return range(num_consts, num_consts + num_carried)
 
 
 def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any], list[Any]]:

@@ -10,7 +10,7 @@ The kernels are laid out in the order of the program and in a greedy order. A va
 it to the last one that reads it.
 
 The estimate leaves out the arguments and results of the step, copies, and scratch memory. A plan adds their size from
-its compiles, because they hardly depend on the checkpoints.
+its compiles, because they hardly depend on the checkpoints. Arrays in host memory take none of the device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import jax
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.greedy_order import Kernel, greedy_order
@@ -316,5 +317,7 @@ class _Program:
 
 def _size(var: Any) -> int:
     aval = var.aval
+    if getattr(aval, "memory_space", None) == jax.memory.Space.Host:
+        return 0
     itemsize = getattr(getattr(aval, "dtype", None), "itemsize", 0)
     return prod(aval.shape) * itemsize if itemsize else 0

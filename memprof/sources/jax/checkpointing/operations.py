@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 from memprof.analysis.records.capture import Speeds
 from memprof.analysis.records.checkpoints import Block, Operation
-from memprof.sources.jax.checkpointing.evaluation import as_function, signature_of, without_calls
+from memprof.sources.jax.checkpointing.blocks import made_bytes
+from memprof.sources.jax.checkpointing.evaluation import (
+    BlockProgram,
+    as_function,
+    input_signature,
+    signature_of,
+    without_calls,
+)
 from memprof.sources.jax.tracing.flops import flops_of
 
 _KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
@@ -23,24 +30,29 @@ _OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
 _FUSED = 0.1
 
 
-def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None, *, num_devices: int = 1) -> Block:
+def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int = 1, with_inputs: bool = False) -> Block:
     """Return the operations of a block.
 
     Args:
-        closed: the block's jaxpr, without calls.
         speeds: the speeds of the target, or None if they are unknown.
         num_devices: the devices that share the block's work; the sizes and times are those of one device.
+        with_inputs: whether the arrays that a scan carries into the block come first, as operations.
     """
+    closed = program.closed
 
     def forward(*args: Any) -> Any:
         return jax.tree.leaves(jax.vjp(as_function(closed), *args)[1])
 
     traced = without_calls(jax.make_jaxpr(forward)(*closed.in_avals))
-    equations = traced.jaxpr.eqns
-    maker = {var: number for number, each in enumerate(equations) for var in each.outvars}
-    read = [
+    carried = [traced.jaxpr.invars[place] for place in program.carried] if with_inputs else []
+    inputs = [var for var in carried if var.aval.shape and jnp.issubdtype(var.aval.dtype, jnp.inexact)]
+    equations = [*inputs, *traced.jaxpr.eqns]
+    maker = {var: number for number, var in enumerate(inputs)}
+    maker.update((var, number) for number, each in enumerate(traced.jaxpr.eqns, len(inputs)) for var in each.outvars)
+    read: list[list[int]] = [[] for _ in inputs]
+    read += [
         sorted({maker[atom] for atom in each.invars if isinstance(atom, core.Var) and atom in maker})
-        for each in equations
+        for each in traced.jaxpr.eqns
     ]
     needed = {maker[atom] for atom in traced.jaxpr.outvars if isinstance(atom, core.Var) and atom in maker}
     wanted = set(needed)
@@ -48,19 +60,30 @@ def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None, *, num
         if number in wanted:
             wanted.update(read[number])
     place = {number: position for position, number in enumerate(sorted(wanted))}
+
+    def operation_at(number: int) -> Operation:
+        is_needed = number in needed
+        if number < len(inputs):
+            return _input(inputs[number], is_needed)
+        return _operation(equations[number], tuple(place[each] for each in read[number]), is_needed, speeds)
+
     operations = tuple(
         replace(each, size_bytes=each.size_bytes // num_devices, seconds=each.seconds / num_devices)
-        for number in place
-        for each in [
-            _operation(equations[number], tuple(place[each] for each in read[number]), number in needed, speeds)
-        ]
+        for each in map(operation_at, place)
     )
-    return Block(operations=operations, count=count)
+    return Block(operations=operations, count=program.count)
+
+
+def _input(var: core.Var, is_needed: bool) -> Operation:
+    signature, size_bytes = input_signature(var.aval), made_bytes([var])
+    return Operation(
+        signature=signature, inputs=(), size_bytes=size_bytes, seconds=0.0, is_needed=is_needed, is_input=True
+    )
 
 
 def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: Speeds | None) -> Operation:
     avals = [atom.aval for atom in equation.invars]
-    size_bytes = sum(prod(var.aval.shape) * var.aval.dtype.itemsize for var in equation.outvars)
+    size_bytes = made_bytes(equation.outvars)
     flops = flops_of(equation).total()
     return Operation(
         signature=signature_of(equation.primitive, avals, equation.params),
