@@ -40,6 +40,8 @@ _BARRIER = "barrier"
 _BROADCAST = "broadcast_in_dim"
 _CONVOLUTION = "conv_general_dilated"
 _PRODUCTS = frozenset({_CONVOLUTION, "dot_general"})
+_RAGGED_PRODUCTS = frozenset({"ragged_dot", "ragged_dot_general"})
+_TRANSPOSED = "transposed copy"
 _GATHER = "gather"
 _REVERSAL = "rev"
 _UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add"})  # they write into their first argument
@@ -60,7 +62,7 @@ _KERNELS = (
 # These write memory, but the operations that they read are fused into them.
 _WRITING = frozenset(
     "argmax argmin concatenate reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum".split()
-)
+) | {_TRANSPOSED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +121,7 @@ class _Program:
         self.sizes: list[int] = []
         self._storage: list[int] = []
         self._reversed: set[int] = set()
+        self._masks: dict[tuple[int, int], int] = {}
         known = {var: self._value(_size(var)) for var in (*jaxpr.constvars, *jaxpr.invars)}
         self._around = set(known.values())
         self._add(jaxpr, known)
@@ -151,6 +154,8 @@ class _Program:
             else:
                 if name == _CONVOLUTION and len(read) == len(equation.invars):
                     read = self._padded(equation, read)
+                if name in _RAGGED_PRODUCTS and len(read) == len(equation.invars):
+                    read = self._by_group(equation, read)
                 made = [self._value(_size(var)) for var in equation.outvars]
                 known.update(zip(equation.outvars, made, strict=True))
                 if name == _REVERSAL:
@@ -178,6 +183,34 @@ class _Program:
         made = self._value(self.sizes[image] * prod(padded) // prod(sizes))
         self.operations.append(_Operation(name="pad", read=[image], made=[made]))
         return [made, filters]
+
+    def _by_group(self, equation: Any, read: list[int]) -> list[int]:
+        """Return the inputs of a product of ragged groups. XLA has a copy of them for each group, with zeros elsewhere.
+
+        If the groups are contracted, a batched product reads these copies of both inputs. Otherwise a product reads
+        those of its left input, transposed, so that it sums over the groups, too.
+        """
+        left, right, sizes = read
+        numbers = equation.params["ragged_dot_dimension_numbers"]
+        (contracted, _), (batch, _) = numbers.dot_dimension_numbers
+        (ragged,) = numbers.lhs_ragged_dimensions
+        if ragged in batch:
+            return read
+        num_groups = equation.invars[2].aval.shape[-1]
+        masked = self._masked(left, sizes, num_groups)
+        if ragged in contracted:
+            return [masked, self._masked(right, sizes, num_groups)]
+        transposed = self._value(self.sizes[masked])
+        self.operations.append(_Operation(name=_TRANSPOSED, read=[masked], made=[transposed]))
+        return [transposed, right]
+
+    def _masked(self, value: int, sizes: int, num_groups: int) -> int:
+        """Return the value that has a copy of another one for each group. The forward and backward passes share it."""
+        key = (self._storage[value], self._storage[sizes])
+        if key not in self._masks:
+            self._masks[key] = made = self._value(num_groups * self.sizes[value])
+            self.operations.append(_Operation(name="select_n", read=[value, sizes], made=[made]))
+        return self._masks[key]
 
     def _add_call(self, equation: Any, inner: core.Jaxpr, known: dict[Any, int]) -> None:
         given = [known.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
