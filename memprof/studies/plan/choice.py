@@ -43,6 +43,7 @@ class Choice:
         size_bytes: size of all kept results, in all blocks.
         repeated_seconds: time of the recomputation, at the peaks of the target.
         waiting_seconds: time of the transfers to the host and back that no kernel hides.
+        num_first: the number of first blocks that make this choice, if the others have no checkpoint; None means all.
     """
 
     kept: frozenset[Signature]
@@ -50,6 +51,7 @@ class Choice:
     repeated_seconds: float
     offloaded: frozenset[Signature] = frozenset()
     waiting_seconds: float = 0.0
+    num_first: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -58,8 +60,8 @@ class Choice:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The same choice around each block."""
-        return Checkpoints(kept=self.kept, offloaded=self.offloaded)
+        """The checkpoints that make this choice."""
+        return Checkpoints(kept=self.kept, offloaded=self.offloaded, num_first=self.num_first)
 
 
 def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | None = None) -> Choice:

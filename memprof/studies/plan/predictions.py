@@ -9,8 +9,9 @@ from statistics import fmean, pvariance
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 
 # Of all bytes that could be kept: the extra distance of a step without checkpoints, and of one that keeps nothing.
-# XLA fuses and orders these two differently from the others.
+# XLA fuses and orders these two differently from the others, unless the others keep nearly the same.
 _UNLIKE = 0.6
+_ALIKE = 0.05  # of all bytes that could be kept: at this distance, the extra distance counts completely
 _NOISE = (
     0.02  # of a footprint: a standard deviation that estimates have at least, as a few compiles may agree by chance
 )
@@ -56,12 +57,13 @@ def predicted_bytes(
         everything: the operations whose results the backward pass needs; a step without checkpoints keeps them.
     """
     wanted = _shares(checkpoints, everything, num_blocks)
-    unlike_bytes = _UNLIKE * sum(sizes[each] for each in everything)
+    total = sum(sizes[each] for each in everything)
 
     def weight(each: Compiled) -> float:
         shares = _shares(each.checkpoints, everything, num_blocks)
         apart = sum(sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
-        return max(apart + unlike_bytes * _is_extreme(each.checkpoints), 1.0) ** -2
+        unlike_bytes = _UNLIKE * min(total, apart / _ALIKE) * _is_extreme(each.checkpoints)
+        return max(apart + unlike_bytes, 1.0) ** -2
 
     weights = [weight(each) for each in compiled]
     noise = (_NOISE * compiled[0].footprint_bytes) ** 2

@@ -9,8 +9,9 @@ the estimate of its footprint. XLA decides the footprint, so the plan is the bes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
@@ -148,20 +149,20 @@ class _Search:
                     break
 
     def look(self, budget_bytes: int) -> None:
-        """Compile candidates that may fit and are faster than all points within the budget, then a mixture.
+        """Compile candidates that may fit and are faster than all points within the budget.
 
         For a scan, a mixture comes after all candidates: it splits the scan in two, which copies the scan's inputs.
         """
         self._limit = len(self.points) + _MAX_COMPILES
         self._candidates = self._found_candidates()
         self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
-        self._try_candidates(budget_bytes, self._limit - (self._can_mix() and not self.step.is_loop))
-        if self._can_mix():
+        self._try_candidates(budget_bytes)
+        if self._can_mix() and self.step.is_loop:
             self._mix(budget_bytes)
-        self._try_candidates(budget_bytes, self._limit)
+            self._try_candidates(budget_bytes)
 
-    def _try_candidates(self, budget_bytes: int, limit: int) -> None:
-        while len(self.points) < limit and not self._is_close(budget_bytes):
+    def _try_candidates(self, budget_bytes: int) -> None:
+        while len(self.points) < self._limit:
             candidate = self._next(budget_bytes, 1 - _MARGIN) or self._next(budget_bytes, 1 + _DOUBT)
             if candidate is None:
                 return
@@ -192,15 +193,68 @@ class _Search:
     def _next(self, budget_bytes: int, share: float) -> _Candidate | None:
         """Return the fastest candidate that is predicted to fit.
 
-        If no compile that keeps results fits, the smallest candidate may be returned: values that are recomputed in one
-        piece are live at once, so keeping more may use less memory than keeping nothing.
-
         Args:
             share: the share of the budget that a prediction may take.
         """
-        most = int(share * budget_bytes)
+        if self._must_be_safe(budget_bytes):
+            return self._smallest(self._faster(budget_bytes), doubt=0.0)
+        found = None if self._is_close(budget_bytes) else self._same_for_all(budget_bytes, share)
+        if not self._can_mix() or self.step.is_loop:
+            return found
+        fastest = min(fewest_seconds(self.points, budget_bytes), inf if found is None else found.choice.seconds)
+        is_known = any(each.checkpoints and each.checkpoints.num_first for each in self.step.points)
+        return self._without_last(int((share if is_known else 1 - _DOUBT) * budget_bytes), fastest) or found
+
+    def _must_be_safe(self, budget_bytes: int) -> bool:
+        """Whether this is the last compile, and none that keeps results is within the budget."""
+        best = self.best(budget_bytes)
+        return len(self.points) + 1 == self._limit and (best is None or best.name == NOTHING_KEPT)
+
+    def _faster(self, budget_bytes: int) -> list[_Candidate]:
+        """Return the candidates that are faster than all compiles within the budget."""
         fastest = fewest_seconds(self.points, budget_bytes)
-        faster = [each for each in self._candidates if each.choice.seconds < fastest]
+        return [each for each in self._candidates if each.choice.seconds < fastest]
+
+    def _smallest(self, candidates: Sequence[_Candidate], *, doubt: float) -> _Candidate | None:
+        """Return the candidate with the smallest prediction; of those within a share of it, the fastest."""
+        unknown = [each for each in candidates if self.step.known(each.choice) is None]
+        predictions = [self.step.predicted(each.choice.checkpoints) for each in unknown]
+        smallest = min(predictions, default=0)
+        near = (each for each, size in zip(unknown, predictions, strict=True) if size <= (1 + doubt) * smallest)
+        return next(near, None)
+
+    def _without_last(self, most: int, seconds: float) -> _Candidate | None:
+        """Return the fastest candidate that leaves the last blocks without a checkpoint and is predicted to fit.
+
+        Args:
+            most: bytes that it may take.
+            seconds: it must be faster.
+        """
+        found = None
+        for each in self._candidates:
+            number = self._most_without(each.choice, most)
+            choice = self.step.without_last(each.choice, number)
+            if number and choice.seconds < seconds and self.step.known(choice) is None:
+                found, seconds = _Candidate(name=CHOSEN, choice=choice), choice.seconds
+        return found
+
+    def _most_without(self, choice: Choice, most: int) -> int:
+        """Return the largest number of last blocks that can do without a checkpoint; more blocks take more memory."""
+
+        def is_too_large(number: int) -> bool:
+            mixed = self.step.without_last(choice, number)
+            known = self.step.known(mixed)
+            return (self.step.predicted(mixed.checkpoints) if known is None else known.footprint_bytes) > most
+
+        return bisect_left(range(1, self.step.num_blocks), True, key=is_too_large)
+
+    def _same_for_all(self, budget_bytes: int, share: float) -> _Candidate | None:
+        """Return the fastest candidate with one choice around each block that is predicted to fit.
+
+        If no compile that keeps results fits, the smallest candidate may be returned: values that are recomputed in one
+        piece are live at once, so keeping more may use less memory than keeping nothing.
+        """
+        most, faster = int(share * budget_bytes), self._faster(budget_bytes)
 
         def fits(place: int) -> bool:
             is_compiled = self.step.known(faster[place].choice) is not None  # and was too large
@@ -216,12 +270,7 @@ class _Search:
             return self._larger(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
         if best is None or (best.name == NOTHING_KEPT and share > 1):
-            unknown = [each for each in faster if self.step.known(each.choice) is None]
-            predictions = [self.step.predicted(each.choice.checkpoints) for each in unknown]
-            smallest = min(predictions, default=0)
-            # The fastest of those that are as small, as far as predictions can tell.
-            near = (each for each, size in zip(unknown, predictions, strict=True) if size <= (1 + _DOUBT) * smallest)
-            return next(near, None)
+            return self._smallest(faster, doubt=_DOUBT)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
             return None
         return self._larger(None, self.step.choice(best.checkpoints), above, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import isclose
 
 from jax.extend.core import ClosedJaxpr
 
@@ -23,6 +24,8 @@ from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
+
+_SAME = 1e-3  # relative: the largest difference between two choices that need only one compile
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,9 +88,32 @@ class ChangedStep:
         """Return the choice behind checkpoints that are the same around each block."""
         return choice_of(self.blocks, checkpoints.kept, checkpoints.offloaded, self.compiler.host)
 
+    def without_last(self, choice: Choice, number: int) -> Choice:
+        """Return a choice that leaves the last blocks without a checkpoint, so that they keep everything.
+
+        Their backward passes come first, so their results are freed before the other blocks are recomputed.
+        """
+        share = number / self.num_blocks
+        return replace(
+            choice,
+            size_bytes=round(choice.size_bytes + share * (self.everything().size_bytes - choice.size_bytes)),
+            repeated_seconds=(1 - share) * choice.repeated_seconds,
+            num_first=self.num_blocks - number,
+        )
+
     def known(self, choice: Choice) -> PlanPoint | None:
-        """Return the compile of a choice, if there is one."""
-        return next((point for point in self.points if point.checkpoints == choice.checkpoints), None)
+        """Return the compile of a choice, or of one that keeps and recomputes practically as much, if there is one."""
+
+        def is_same(point: PlanPoint) -> bool:
+            if point.checkpoints is None or point.checkpoints.num_first != choice.num_first:
+                return False
+            return (
+                point.checkpoints.offloaded == choice.offloaded
+                and isclose(point.kept_bytes, choice.size_bytes, rel_tol=_SAME, abs_tol=1.0)
+                and isclose(point.repeated_seconds, choice.repeated_seconds, rel_tol=_SAME)
+            )
+
+        return next(filter(is_same, self.points), None)
 
     def compiled(
         self,

@@ -42,12 +42,14 @@ def test_compiles_count_by_the_inverse_square_of_the_bytes_that_are_kept_differe
 
 
 def test_a_step_without_checkpoints_and_one_that_keeps_nothing_count_less() -> None:
-    """60% of all 700 bytes, 420, are added to what is kept differently: nothing from the first, 600 from the second."""
+    """60% of all 700 bytes, 420, are added to what is kept differently: 100 from the first, 600 from the second.
+
+    If nothing is kept differently, nothing is added.
+    """
     as_it_is, nothing = _compiled(None, 2000, 700), _compiled(_kept(), 1000, 300)
     assert _predicted(_kept(_UP, _DOWN, _NORM), (600,), as_it_is) == 600 + 1300
-    assert _predicted(_kept(_UP, _DOWN, _NORM), (600,), as_it_is, nothing) == round(
-        600 + _mean((1300, 420), (700, 1120))
-    )
+    assert _predicted(_kept(_UP, _DOWN, _NORM), (600,), as_it_is, nothing) == 600 + 1300
+    assert _predicted(_kept(_UP, _DOWN), (600,), as_it_is, nothing) == round(600 + _mean((1300, 520), (700, 1020)))
     up = _compiled(_kept(_UP), 1500, 750)
     assert _predicted(_kept(_NORM), (600,), nothing, up) == round(600 + _mean((700, 520), (750, 500)))
 
