@@ -7,8 +7,8 @@ from memprof.analysis.records.rewrites import Donation
 from memprof.reports.document import Document, Heading, Note, Table, Tone
 from memprof.reports.units import format_bytes, format_flops, format_short_seconds
 from memprof.reports.views.cells import exact_size, facts_of
-from memprof.reports.views.fields import bar, number, table, text
-from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
+from memprof.reports.views.fields import Field, bar, number, table, text
+from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
@@ -43,10 +43,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
 def _answer(plan: CheckpointPlan) -> str:
     if plan.best is None:
         least = min(point.footprint_bytes for point in plan.points)
-        return (
-            f"No checkpoint policy brings the footprint to {format_bytes(plan.budget_bytes)}: the smallest is "
-            f"{format_bytes(least)}"
-        )
+        return f"No compile is within the budget: the smallest takes {format_bytes(least)}"
     size = format_bytes(plan.best.footprint_bytes)
     if plan.best.checkpoints is None:
         changes = " and ".join(each.rule for each in plan.changes)
@@ -81,11 +78,17 @@ def _exactness(plan: CheckpointPlan) -> str:
 
 def _points(plan: CheckpointPlan) -> Table:
     def kept(point: PlanPoint) -> str:
-        size = f" ({format_bytes(point.kept_bytes)})" if point.checkpoints is not None and point.kept_bytes else ""
+        has_size = point.checkpoints is not None and point.kept_bytes and point.name != NOTHING_KEPT
+        size = f" ({format_bytes(point.kept_bytes)})" if has_size else ""
         parts = f" in {point.num_parts} parts" if point.num_parts > 1 else ""
         return f"{point.name}{parts}{size}{_mixture(plan, point)}"
 
-    offloads = any(point.is_offloading for point in plan.points)
+    offloading: list[Field[PlanPoint]] = [
+        number("on the host", lambda point: format_bytes(point.host_bytes) if point.is_offloading else ""),
+        number(
+            "waits at least", lambda point: format_short_seconds(point.waiting_seconds) if point.is_offloading else ""
+        ),
+    ]
 
     def fits(point: PlanPoint) -> str:
         is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"
@@ -98,7 +101,7 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
-            *([number("on the host", lambda point: format_bytes(point.host_bytes))] if offloads else []),
+            *(offloading if any(point.is_offloading for point in plan.points) else []),
             text("within the budget", fits),
         ],
     )

@@ -28,6 +28,8 @@ _NOTABLE = frozenset(
     "all_gather all_to_all pmax pmin ppermute psum psum2 psum_invariant random_bits reduce_scatter rng_bit_generator"
     " shard_map threefry2x32".split()
 )
+# JAX asks a policy about the operations inside these, but not about their own results.
+_NEVER_ASKED = frozenset({"cond", "scan"})
 _SECONDS, _GAP = 10.0, 1e-3
 _TIE = 1e-6  # if two choices cost the same time, prefer the smaller, and the one that offloads less
 _WORTHWHILE = 2**20  # bytes of a result: the transfer of a smaller one takes less time than to start it
@@ -76,7 +78,8 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | No
     program = _IntegerProgram()
 
     def one_for_each(signatures: Iterable[Signature], tie: float) -> dict[Signature, int]:
-        return {each: program.variable(tie * size_of[each] / scale, is_whole=True) for each in signatures}
+        most = {each: 0.0 if each.primitive in _NEVER_ASKED else 1.0 for each in signatures}
+        return {each: program.variable(tie * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
 
     kept = one_for_each(size_of, _TIE)
     offloaded = {} if host is None else one_for_each(_worthwhile(blocks), 2 * _TIE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
 
@@ -43,14 +43,16 @@ def with_named_input(body):
     return named
 
 
-# Around the body of the scan (flax.linen: name the input in the layer, then nn.remat(Layer, policy=policy)):
+# {body}, in place of any checkpoint that is there.
+# For a scan of a framework (nn.scan, nnx.scan, hk.layer_stack): x = checkpoint_name(x, "{input}") in the layer, and
+# nn.remat, nnx.remat or hk.remat with this policy around the layer.
 body = jax.checkpoint(with_named_input(body), policy=policy, prevent_cse=False)
 """
 _LAYERS = """# Around {layers} (flax.linen: nn.remat(Layer, policy={policy}), nnx: nnx.remat(layer, policy={policy}),
 # Equinox: eqx.filter_checkpoint(layer, policy={policy})):
 layer = jax.checkpoint(layer, policy={policy})
 """
-_LOOPS = """# Around the body of the scan:
+_LOOPS = """# {body}, in place of any checkpoint that is there:
 body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 """
 _TWO_LOOPS = """# The scan in two parts: the first {num_first} layers, then the rest. It scans over `layers`:
@@ -62,21 +64,25 @@ _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse
 """
 
 
-def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
+def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = ()) -> str:
     """Return the policies that keep the results of some operations, and the lines that use them.
 
     Args:
         is_loop: whether the blocks are bodies of scans.
+        places: the functions that make the blocks, with their files and lines, if they are known.
     """
+    named = "".join(f"{each}, " for each in places)
+    body = f"Around {named}{'the bodies of the scans' if len(places) > 1 else 'the body of the scan'}"
+    layer = f"each layer ({', '.join(places)})" if places else "each layer"
     if checkpoints.offloaded:
-        return _offloading_code(checkpoints)
+        return _offloading_code(checkpoints, body)
     policies = _policy("policy", "KEPT", checkpoints.kept)
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_rest_of_loop(checkpoints)}"
     if is_loop:
-        return f"{_HEAD}{policies}{_LOOPS}"
+        return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
     if checkpoints.num_first is None:
-        return f"{_HEAD}{policies}{_LAYERS.format(layers='each layer', policy='policy')}"
+        return f"{_HEAD}{policies}{_LAYERS.format(layers=layer, policy='policy')}"
     uses = _LAYERS.format(layers=f"each of the first {checkpoints.num_first} layers", policy="policy")
     if checkpoints.kept_by_rest is None:
         return f"{_HEAD}{policies}{uses}# The layers after them stay without a checkpoint.\n"
@@ -92,11 +98,11 @@ def _rest_of_loop(checkpoints: Checkpoints) -> str:
     return f"{_policy('rest_policy', 'KEPT_BY_REST', checkpoints.kept_by_rest)}{uses}{_REST_BODY}"
 
 
-def _offloading_code(checkpoints: Checkpoints) -> str:
+def _offloading_code(checkpoints: Checkpoints, body: str) -> str:
     """Return the lines for a scan whose body moves results to host memory."""
     tables = f"{_table('KEPT', checkpoints.kept)}{_OFFLOADED}{_table('OFFLOADED', checkpoints.offloaded)}"
     has_input = any(each.primitive == LAYER_INPUT for each in checkpoints.offloaded)
-    uses = _NAMED_INPUT.format(input=LAYER_INPUT) if has_input else _LOOPS
+    uses = (_NAMED_INPUT if has_input else _LOOPS).format(input=LAYER_INPUT, body=body)
     return f"{_OFFLOADING_HEAD}{tables}{_OFFLOADING_POLICY.format(input=LAYER_INPUT)}{uses}"
 
 

@@ -77,6 +77,7 @@ class CheckpointPlan:
         best: the point within the budget that adds the least time to the step; None if no point is within it.
         num_blocks: number of parts of the step that have a checkpoint around them.
         is_loop: whether these parts are the iterations of scans.
+        places: the functions that make these parts, with their files and lines, if they are known.
         changes: changes to the step before checkpoints are added.
         repeats: numbers of collectives and random numbers that the plan recomputes in a step, by their primitive.
     """
@@ -90,6 +91,7 @@ class CheckpointPlan:
     is_loop: bool
     changes: tuple[PlannedChange, ...] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
 
     @property
     def checkpoints(self) -> Checkpoints | None:
@@ -107,7 +109,9 @@ class CheckpointPlan:
         if self.best is None:
             return ""
         changes = [each.code for each in self.changes]
-        policy = [] if self.checkpoints is None else [code_of(self.checkpoints, is_loop=self.is_loop)]
+        policy = (
+            [] if self.checkpoints is None else [code_of(self.checkpoints, is_loop=self.is_loop, places=self.places)]
+        )
         return pasteable(*changes, *policy)
 
     @property

@@ -85,6 +85,7 @@ def plan_step(
         num_blocks=search.step.num_blocks,
         is_loop=search.step.is_loop,
         changes=tuple(search.changes),
+        places=search.step.places,
         repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
 

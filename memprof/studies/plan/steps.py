@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isclose
+from pathlib import Path
 
 from jax.extend.core import ClosedJaxpr
 
@@ -16,6 +17,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
 from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.layers import Layer, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
@@ -58,6 +60,7 @@ class ChangedStep:
         is_loop: whether these parts are the iterations of scans.
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
+        places: the functions that make these parts, with their files and lines, if they are known.
         waiting_seconds: the least time that it waits for communication, without checkpoints.
         peaks: the estimates of its traces, by their checkpoints.
     """
@@ -67,6 +70,7 @@ class ChangedStep:
     is_loop: bool
     compiler: Compiler
     around_bytes: int
+    places: tuple[str, ...]
     waiting_seconds: float
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
@@ -200,10 +204,15 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         is_loop=has_loops,
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
+        places=tuple(_place(layer) for closed in functions for layer in layers_of(closed)),
         waiting_seconds=_waiting_seconds(report),
         points=[point],
         peaks=peaks,
     )
+
+
+def _place(layer: Layer) -> str:
+    return f"{layer.title} at {Path(layer.file).name}:{layer.line}"
 
 
 def _waiting_seconds(report: Report) -> float:

@@ -18,7 +18,7 @@ from jax.extend import core
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Signature
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
-from memprof.sources.jax.checkpointing.evaluation import blocks_of, signature_of, without_calls
+from memprof.sources.jax.checkpointing.evaluation import blocks_of, signature_of, without_calls, without_checkpoints
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
@@ -300,6 +300,24 @@ def test_the_arrays_that_a_scan_carries_come_before_the_operations() -> None:
     assert (first.is_input, first.is_needed, first.size_bytes) == (True, True, _X.nbytes)  # the gradient of w reads it
     assert (product.inputs, cosine.inputs) == ((0,), (1,))
     assert not any(each.is_input for each in block_of(program, None).operations)
+
+
+def test_the_jits_of_a_body_stay_unless_they_contain_checkpoints() -> None:
+    """XLA lays out inlined jits differently from the user's code, in which they stay."""
+    twice, sine = jax.jit(lambda x: 2.0 * x), jax.jit(jax.checkpoint(jax.lax.sin))
+    found = without_checkpoints(jax.make_jaxpr(lambda x: jax.checkpoint(jax.lax.tanh)(sine(twice(x))))(_X))
+    assert [each.primitive.name for each in found.jaxpr.eqns] == ["jit", "sin", "tanh"]
+
+    def loss(weights: Any, x: Any) -> Any:
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.sin(twice(x @ w)), None), x, weights)[0])
+
+    args = jnp.stack(_WEIGHTS), _X
+    with checkpointed(_NOTHING_KEPT):
+        traced = jax.make_jaxpr(jax.grad(loss))(*args)
+        found_gradients = jax.jit(jax.grad(loss))(*args)
+    np.testing.assert_allclose(found_gradients, jax.jit(jax.grad(loss))(*args), rtol=1e-6)
+    loop = next(each for each in traced.jaxpr.eqns if each.primitive.name == "scan")
+    assert "jit" in [each.primitive.name for each in all_equations(loop.params["jaxpr"].jaxpr)]
 
 
 def test_offloaded_results_move_to_the_host_and_back() -> None:

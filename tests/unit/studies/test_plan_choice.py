@@ -143,6 +143,22 @@ def test_results_wait_on_the_host_where_the_link_keeps_up_with_the_kernels() -> 
     assert cheapest_choice(blocks, 0, 2.0 * _HOST).offloaded == {up, down}  # 12 s are hidden completely
 
 
+def test_the_results_of_a_scan_within_a_block_are_never_kept() -> None:
+    """JAX asks a policy about the operations in the inner scan alone, so it is recomputed whatever is kept."""
+    operations = (_operation("scan", 100, 9.0, is_needed=True), _operation("up", 100, 3.0, is_needed=True))
+    found = cheapest_choice([Block(operations=operations, count=1)], 1000)
+    assert (found.kept, found.seconds) == ({_signature("up")}, 9.0)
+
+
+def test_the_code_says_which_functions_are_the_bodies() -> None:
+    kept = Checkpoints(kept=frozenset({_signature("tanh")}))
+    places = ("down at net.py:9", "up at net.py:13")
+    assert "# Around down at net.py:9, the body of the scan, in place" in code_of(kept, is_loop=True, places=places[:1])
+    both = code_of(kept, is_loop=True, places=places)
+    assert "# Around down at net.py:9, up at net.py:13, the bodies of the scans, in place" in both
+    assert "# Around each layer (up at net.py:13) (" in code_of(kept, is_loop=False, places=places[1:])
+
+
 def test_small_results_are_not_offloaded() -> None:
     blocks = [Block(operations=(_operation("mean", _MIB - 1, 1.0, is_needed=True),), count=1)]
     assert cheapest_choice(blocks, 0, 1e12).offloaded == frozenset()

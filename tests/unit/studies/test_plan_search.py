@@ -145,6 +145,7 @@ class _Compiler:
         monkeypatch.setattr(steps, "estimated_peaks", lambda jaxpr: jaxpr)
         monkeypatch.setattr(steps, "differentiated_loops", lambda jaxpr: jaxpr.eqns if self.is_loop else [])
         monkeypatch.setattr(steps, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
+        monkeypatch.setattr(steps, "layers_of", lambda closed: [])
         monkeypatch.setattr(steps, "blocks_of", lambda closed: range(len(self.blocks)))
         monkeypatch.setattr(steps, "block_of", lambda number, speeds, **_: self.blocks[number])
         target: Any = SimpleNamespace(

@@ -39,6 +39,20 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
 
 
+def without_checkpoints(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Return the same function with its checkpoints inlined, and the jits that contain some; other jits stay."""
+
+    def rule(equation: Any, values: list[Any]) -> list[Any] | None:
+        has_checkpoints = equation.primitive.name in _CHECKPOINTS or any(
+            each.primitive.name in _CHECKPOINTS
+            for inner in core.jaxprs_in_params(equation.params)
+            for each in jit_adapter.all_equations(inner)
+        )
+        return _inlined(equation, values, rule) if has_checkpoints else None
+
+    return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
+
+
 def without_rules(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return the same function with its jits inlined, and without the derivatives that its functions define."""
 
@@ -197,8 +211,11 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
 
 
 def _checkpointed_loop(equation: Any, policy: Policy, offloaded: Collection[Signature] = frozenset()) -> dict[str, Any]:
-    """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan."""
-    body = without_calls(equation.params["jaxpr"])
+    """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan.
+
+    The jits in the body stay: XLA would lay out an inlined body differently from the user's code under a checkpoint.
+    """
+    body = without_checkpoints(equation.params["jaxpr"])
     carried = carried_inputs(equation)
 
     def run(*args: Any) -> list[Any]:
