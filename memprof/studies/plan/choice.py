@@ -66,11 +66,11 @@ class Choice:
         return Checkpoints(kept=self.kept, offloaded=self.offloaded, num_first=self.num_first)
 
 
-def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | None = None) -> Choice:
+def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host_bandwidth: float | None = None) -> Choice:
     """Return the results to keep within a number of bytes that add the least time to a step.
 
     Args:
-        host: bandwidth of the link to the host, in bytes per second and direction; None: nothing is offloaded.
+        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
     """
     size_of = sizes_of(blocks)
     scale = max(float(sum(size_of.values())), 1.0)
@@ -82,7 +82,7 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | No
         return {each: program.variable(tie * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
 
     kept = one_for_each(size_of, _TIE)
-    offloaded = {} if host is None else one_for_each(_worthwhile(blocks), 2 * _TIE)
+    offloaded = {} if host_bandwidth is None else one_for_each(_worthwhile(blocks), 2 * _TIE)
 
     def stored(operation: Operation) -> list[tuple[int, float]]:
         return [(places[operation.signature], 1.0) for places in (kept, offloaded) if operation.signature in places]
@@ -97,10 +97,10 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | No
                 program.require([*stored(operation), (number, 1.0)], at_least=1.0)
             for each in operation.inputs:
                 program.require([*stored(block.operations[each]), (repeated[each], 1.0), (number, -1.0)], at_least=0.0)
-        if host is None:
+        if host_bandwidth is None:
             continue
         sizes = sizes_of([block]).items()
-        transfers = [(offloaded[each], -size / host / total) for each, size in sizes if each in offloaded]
+        transfers = [(offloaded[each], -size / host_bandwidth / total) for each, size in sizes if each in offloaded]
         for hidden in _hidden_seconds(block):
             program.require([(program.variable(1.0, most=inf), 1.0), *transfers], at_least=-hidden / total)
     program.require([(kept[each], -size / scale) for each, size in size_of.items()], -max(budget_bytes, 0) / scale)
@@ -109,7 +109,7 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host: float | No
     def taken(places: Mapping[Signature, int]) -> set[Signature]:
         return {signature for signature, number in places.items() if values[number] > 0.5}
 
-    return choice_of(blocks, taken(kept), taken(offloaded), host)
+    return choice_of(blocks, taken(kept), taken(offloaded), host_bandwidth)
 
 
 class _IntegerProgram:
@@ -184,14 +184,14 @@ def choice_of(
     blocks: Sequence[Block],
     kept: Collection[Signature],
     offloaded: Collection[Signature] = (),
-    host: float | None = None,
+    host_bandwidth: float | None = None,
 ) -> Choice:
     """Return the choice that keeps or offloads the results of some operations, if the backward pass uses them.
 
     An input of a block that is not offloaded is kept.
 
     Args:
-        host: bandwidth of the link to the host, as for `cheapest_choice`; None: transfers take no time.
+        host_bandwidth: that of the link to the host, as for `cheapest_choice`; None: transfers take no time.
     """
     moved = frozenset(offloaded).difference(kept)
     used: set[Signature] = set()
@@ -202,9 +202,10 @@ def choice_of(
         size_bytes += block.count * sum(each.size_bytes for each in stored if each.signature not in moved)
         for operation in repeated:
             repeated_seconds += block.count * operation.seconds
-        if moved and host is not None:
-            transfer = block.count * sum(each.size_bytes for each in stored if each.signature in moved) / host
-            waiting_seconds += sum(max(transfer - hidden, 0.0) for hidden in _hidden_seconds(block))
+        if moved and host_bandwidth is not None:
+            moved_bytes = block.count * sum(each.size_bytes for each in stored if each.signature in moved)
+            seconds = moved_bytes / host_bandwidth  # in each direction
+            waiting_seconds += sum(max(seconds - hidden, 0.0) for hidden in _hidden_seconds(block))
     return Choice(
         kept=frozenset(each for each in used.intersection(kept) if each.primitive != LAYER_INPUT),
         size_bytes=size_bytes,

@@ -62,7 +62,7 @@ def plan_step(
         WorkloadError: the step cannot be compiled.
         Exception: any error of the step while it is traced.
     """
-    compiler = Compiler(target=target, progress=progress, host=_link_to_host(target) if offload else None)
+    compiler = Compiler(target=target, progress=progress, host_bandwidth=_host_bandwidth(target) if offload else None)
     report = compiler.report(spec, AS_IT_IS)
     search = _Search(compiler, changed_step(AS_IT_IS, spec, report, compiler))
     if budget_bytes is None:
@@ -90,7 +90,7 @@ def plan_step(
     )
 
 
-def _link_to_host(target: Target) -> float:
+def _host_bandwidth(target: Target) -> float:
     """Return the bandwidth of the link to the host, in bytes per second and direction.
 
     Raises:
@@ -185,7 +185,7 @@ class _Search:
     def _found_candidates(self) -> list[_Candidate]:
         """Return JAX's policies and choices of several sizes, fastest first."""
         blocks, everything = self.step.blocks, self.step.everything().size_bytes
-        shares = _SIZES if self._compiler.host is None else (0.0, *_SIZES)
+        shares = _SIZES if self._compiler.host_bandwidth is None else (0.0, *_SIZES)
         found = [_Candidate(name=CHOSEN, choice=self.step.cheapest(int(share * everything))) for share in shares]
         policies = built_in_policies(blocks).items()
         found += [_Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
@@ -303,7 +303,7 @@ class _Search:
         self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         for name, kept in built_in_policies(self.step.blocks).items():
             self._keep(name, choice_of(self.step.blocks, kept))
-        for share in _CURVE if self._compiler.host is None else (0.0, *_CURVE):
+        for share in _CURVE if self._compiler.host_bandwidth is None else (0.0, *_CURVE):
             self._keep(CHOSEN, self.step.cheapest(int(share * everything.size_bytes)))
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:

@@ -35,12 +35,12 @@ class Compiler:
     """Compiles steps for a target, and counts the compiles for the progress messages.
 
     Attributes:
-        host: bandwidth of the link to the host, in bytes per second and direction, if results may be offloaded to it.
+        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
     """
 
     target: Target
     progress: Callable[[str], None]
-    host: float | None = None
+    host_bandwidth: float | None = None
     num_compiles: int = 0
 
     def report(self, spec: StepSpec, name: str) -> Report:
@@ -86,11 +86,11 @@ class ChangedStep:
 
     def cheapest(self, budget_bytes: int) -> Choice:
         """Return the choice that keeps at most a number of bytes and adds the least time."""
-        return cheapest_choice(self.blocks, budget_bytes, self.compiler.host)
+        return cheapest_choice(self.blocks, budget_bytes, self.compiler.host_bandwidth)
 
     def choice(self, checkpoints: Checkpoints) -> Choice:
         """Return the choice behind checkpoints that are the same around each block."""
-        return choice_of(self.blocks, checkpoints.kept, checkpoints.offloaded, self.compiler.host)
+        return choice_of(self.blocks, checkpoints.kept, checkpoints.offloaded, self.compiler.host_bandwidth)
 
     def without_last(self, choice: Choice, number: int) -> Choice:
         """Return a choice that leaves the last blocks without a checkpoint, so that they keep everything.
@@ -184,12 +184,12 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     compiler.progress("choosing")
     num_devices = report.target.topology.num_devices
     blocks = [
-        block_of(each, report.target.speeds, num_devices=num_devices, with_inputs=compiler.host is not None)
+        block_of(each, report.target.speeds, num_devices=num_devices, with_inputs=compiler.host_bandwidth is not None)
         for closed in functions
         for each in blocks_of(closed)
     ]
     has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
-    if compiler.host is not None and not has_loops:
+    if compiler.host_bandwidth is not None and not has_loops:
         raise MemprofError(
             f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
             " layers back to the device at once"
