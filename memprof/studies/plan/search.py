@@ -1,9 +1,10 @@
 """Find checkpoints for a budget: predict what candidates take, compile the one that recomputes least, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
-follow: one that keeps no results, then candidates, and a mixture in which the first blocks keep less than the others.
-Candidates are choices of several sizes, and JAX's built-in policies. Each is traced, and the compiles so far correct
-the estimate of its footprint. XLA decides the footprint, so the plan is the best compiled step within the budget.
+follow: one that keeps no results, then candidates. Candidates are choices of several sizes, and JAX's built-in
+policies, around all blocks or without a checkpoint around the last ones. Each is traced, and the compiles so far
+correct the estimate of its footprint. XLA decides the footprint, so the plan is the best compiled step within the
+budget.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import floor, inf
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
@@ -198,7 +199,10 @@ class _Search:
             share: the share of the budget that a prediction may take.
         """
         if self._must_be_safe(budget_bytes):
-            return self._smallest(self._faster(budget_bytes), doubt=0.0)
+            found = self._smallest(self._faster(budget_bytes), doubt=0.0)
+            if found is None or self.best(budget_bytes) is None:
+                return found
+            return found if self.step.predicted(found.choice.checkpoints) <= share * budget_bytes else None
         found = None if self._is_close(budget_bytes) else self._same_for_all(budget_bytes, share)
         if not self._can_mix() or self.step.is_loop:
             return found
@@ -232,22 +236,29 @@ class _Search:
             seconds: it must be faster.
         """
         found = None
-        for each in self._candidates:
-            number = self._most_without(each.choice, most)
+        for each in (candidate for candidate in self._candidates if candidate.choice.seconds > 0):
+            # The fewest blocks without a checkpoint that make it faster; most candidates are too large with these.
+            fewest = floor(self.step.num_blocks * (1 - min(seconds / each.choice.seconds, 1.0))) + 1
+            number = self._most_without(each.choice, fewest, most)
             choice = self.step.without_last(each.choice, number)
-            if number and choice.seconds < seconds and self.step.known(choice) is None:
+            if number >= fewest and self.step.known(choice) is None:
                 found, seconds = _Candidate(name=CHOSEN, choice=choice), choice.seconds
         return found
 
-    def _most_without(self, choice: Choice, most: int) -> int:
-        """Return the largest number of last blocks that can do without a checkpoint; more blocks take more memory."""
+    def _most_without(self, choice: Choice, fewest: int, most: int) -> int:
+        """Return the largest number of last blocks that can do without a checkpoint, or one below `fewest` if none can.
+
+        More blocks take more memory.
+        """
 
         def is_too_large(number: int) -> bool:
             mixed = self.step.without_last(choice, number)
             known = self.step.known(mixed)
             return (self.step.predicted(mixed.checkpoints) if known is None else known.footprint_bytes) > most
 
-        return bisect_left(range(1, self.step.num_blocks), True, key=is_too_large)
+        if fewest >= self.step.num_blocks or is_too_large(fewest):
+            return fewest - 1
+        return fewest + bisect_left(range(fewest + 1, self.step.num_blocks), True, key=is_too_large)
 
     def _same_for_all(self, budget_bytes: int, share: float) -> _Candidate | None:
         """Return the fastest candidate with one choice around each block that is predicted to fit.

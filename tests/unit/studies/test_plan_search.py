@@ -273,6 +273,21 @@ def test_the_last_of_equal_layers_have_no_checkpoint(monkeypatch: pytest.MonkeyP
     assert plan.num_blocks == 10
 
 
+def test_the_last_layers_are_considered_if_nothing_fits_and_if_something_recomputes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside 1000 bytes, two layers keep 1000 each; the gelu costs nothing to recompute, so keeping the rest is free."""
+    operations = (replace(each, seconds=each.seconds * (each.signature != _GELU)) for each in _OPERATIONS)
+    free = Block(operations=tuple(operations), count=2)
+    assert _Compiler([free]).plan(monkeypatch, 900).best is None
+    plan = _Compiler([free]).plan(monkeypatch, 2450)
+    assert plan.best is not None
+    assert plan.best.footprint_bytes <= 2450
+    enough = _Compiler([free]).plan(monkeypatch, 2500)
+    assert enough.best is not None
+    assert enough.best.repeated_seconds == 0.0
+
+
 def test_different_blocks_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _Compiler([_layers(5), _layers(5)]).plan(monkeypatch, 5000)
     assert all(each.checkpoints is None or each.checkpoints.num_first is None for each in plan.points)
