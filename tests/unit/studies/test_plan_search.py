@@ -276,7 +276,7 @@ def test_the_last_of_equal_layers_have_no_checkpoint(monkeypatch: pytest.MonkeyP
 def test_the_last_layers_are_considered_if_nothing_fits_and_if_something_recomputes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside 1000 bytes, two layers keep 1000 each; the gelu costs nothing to recompute, so keeping the rest is free."""
+    """Beside 1000 bytes, two layers keep 1000 each; the gelu costs nothing to recompute, so it need not be kept."""
     operations = (replace(each, seconds=each.seconds * (each.signature != _GELU)) for each in _OPERATIONS)
     free = Block(operations=tuple(operations), count=2)
     assert _Compiler([free]).plan(monkeypatch, 900).best is None
