@@ -171,13 +171,15 @@ class _Search:
             self._keep(candidate.name, candidate.choice)
 
     def _is_close(self, budget_bytes: int) -> bool:
-        """Whether the fastest point within the budget keeps results, and leaves too little for another compile."""
+        """Whether the fastest point within the budget keeps results, and leaves too little for another compile.
+
+        If its last blocks have no checkpoint, another choice may still be faster with as many bytes.
+        """
         best = self.best(budget_bytes)
-        return (
-            best is not None
-            and best.name != NOTHING_KEPT
-            and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
-        )
+        if best is None or best.name == NOTHING_KEPT:
+            return False
+        is_mixture = best.checkpoints is not None and best.checkpoints.num_first is not None
+        return not is_mixture and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
         """Return the fastest point within the budget; None if there is none."""
