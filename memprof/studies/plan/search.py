@@ -72,6 +72,11 @@ def plan_step(
         raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
     if search.smallest_bytes > budget_bytes:
         search.change(allowed, report, budget_bytes)
+    if offload and not search.step.is_loop and (with_curve or search.smallest_bytes > budget_bytes):
+        raise MemprofError(
+            f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
+            " layers back to the device at once"
+        )
     if with_curve:
         search.draw()
     if search.smallest_bytes > budget_bytes:

@@ -189,11 +189,6 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         for each in blocks_of(closed)
     ]
     has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
-    if compiler.host_bandwidth is not None and not has_loops:
-        raise MemprofError(
-            f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
-            " layers back to the device at once"
-        )
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}
