@@ -30,7 +30,8 @@ from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, Checkpoint
 from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step
 
 _MAX_COMPILES = 4  # after the first
-_CLOSE = 0.01  # of the budget: a smaller remainder is not worth a compile
+_CLOSE = 0.01  # of the budget: with a smaller remainder, another compile must be worthwhile
+_WORTHWHILE = 0.1  # of the time of recomputation: what it must save
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
 _DOUBT = 0.03  # of the budget: a prediction may be too high by this much; a compile decides
 _SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
@@ -176,15 +177,13 @@ class _Search:
             self._keep(candidate.name, candidate.choice)
 
     def _is_close(self, budget_bytes: int) -> bool:
-        """Whether the fastest point within the budget keeps results, and leaves too little for another compile.
-
-        If its last blocks have no checkpoint, another choice may still be faster with as many bytes.
-        """
+        """Whether the fastest point within the budget keeps results, and leaves little of the budget."""
         best = self.best(budget_bytes)
-        if best is None or best.name == NOTHING_KEPT:
-            return False
-        is_mixture = best.checkpoints is not None and best.checkpoints.num_first is not None
-        return not is_mixture and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        return (
+            best is not None
+            and best.name != NOTHING_KEPT
+            and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        )
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
         """Return the fastest point within the budget; None if there is none."""
@@ -206,11 +205,11 @@ class _Search:
             share: the share of the budget that a prediction may take.
         """
         if self._must_be_safe(budget_bytes):
-            found = self._smallest(self._faster(budget_bytes), doubt=0.0)
-            if found is None or self.best(budget_bytes) is None:
-                return found
-            return found if self.step.predicted(found.choice.checkpoints) <= share * budget_bytes else None
-        found = None if self._is_close(budget_bytes) else self._same_for_all(budget_bytes, share)
+            return self._smallest(self._faster(budget_bytes), doubt=0.0)
+        found = self._same_for_all(budget_bytes, share)
+        if found is not None and self._is_close(budget_bytes):
+            is_worthwhile = found.choice.seconds <= (1 - _WORTHWHILE) * fewest_seconds(self.points, budget_bytes)
+            found = found if is_worthwhile else None
         if not self._can_mix() or self.step.is_loop:
             return found
         fastest = min(fewest_seconds(self.points, budget_bytes), inf if found is None else found.choice.seconds)
