@@ -32,7 +32,7 @@ _NOTABLE = frozenset(
 _NEVER_ASKED = frozenset({"cond", "scan"})
 _SECONDS, _GAP = 10.0, 1e-3
 _TIE = 1e-6  # if two choices cost the same time, prefer the smaller, and the one that offloads less
-_WORTHWHILE = 2**20  # bytes of a result: the transfer of a smaller one takes less time than to start it
+_MIN_OFFLOADED = 2**20  # bytes of a result: the transfer of a smaller one takes less time than to start it
 _HIDING = 0.5  # of a block's time: the part that can hide its transfers
 _BACKWARD = 2.0  # times as long as the forward pass
 
@@ -103,7 +103,9 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host_bandwidth: 
         transfers = [(offloaded[each], -size / host_bandwidth / total) for each, size in sizes if each in offloaded]
         for hidden in _hidden_seconds(block):
             program.require([(program.variable(1.0, most=inf), 1.0), *transfers], at_least=-hidden / total)
-    program.require([(kept[each], -size / scale) for each, size in size_of.items()], -max(budget_bytes, 0) / scale)
+    # An input that is too small to be offloaded is kept in any case.
+    counted = (each for each in size_of if each.primitive != LAYER_INPUT or each in offloaded)
+    program.require([(kept[each], -size_of[each] / scale) for each in counted], -max(budget_bytes, 0) / scale)
     values = program.solve()
 
     def taken(places: Mapping[Signature, int]) -> set[Signature]:
@@ -156,7 +158,7 @@ class _IntegerProgram:
 
 def _worthwhile(blocks: Sequence[Block]) -> list[Signature]:
     """Return the operations whose results are large enough to be offloaded."""
-    large = [each.signature for block in blocks for each in block.operations if each.size_bytes >= _WORTHWHILE]
+    large = [each.signature for block in blocks for each in block.operations if each.size_bytes >= _MIN_OFFLOADED]
     return list(dict.fromkeys(large))
 
 

@@ -73,7 +73,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
     """
     named = "".join(f"{each}, " for each in places)
     body = f"Around {named}{'the bodies of the scans' if len(places) > 1 else 'the body of the scan'}"
-    layer = f"each layer ({', '.join(places)})" if places else "each layer"
+    made_by = f" ({', '.join(places)})" if places else ""
     if checkpoints.offloaded:
         return _offloading_code(checkpoints, body)
     policies = _policy("policy", "KEPT", checkpoints.kept)
@@ -82,8 +82,8 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
     if is_loop:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
     if checkpoints.num_first is None:
-        return f"{_HEAD}{policies}{_LAYERS.format(layers=layer, policy='policy')}"
-    uses = _LAYERS.format(layers=f"each of the first {checkpoints.num_first} layers", policy="policy")
+        return f"{_HEAD}{policies}{_LAYERS.format(layers=f'each layer{made_by}', policy='policy')}"
+    uses = _LAYERS.format(layers=f"each of the first {checkpoints.num_first} layers{made_by}", policy="policy")
     if checkpoints.kept_by_rest is None:
         return f"{_HEAD}{policies}{uses}# The layers after them stay without a checkpoint.\n"
     rest = _policy("rest_policy", "KEPT_BY_REST", checkpoints.kept_by_rest)

@@ -164,6 +164,21 @@ def test_small_results_are_not_offloaded() -> None:
     assert cheapest_choice(blocks, 0, 1e12).offloaded == frozenset()
 
 
+def test_an_input_that_is_too_small_to_be_offloaded_is_kept_in_any_case() -> None:
+    """A layer carries 1 KiB and 2 MiB, and recomputes from both: the small one may not exceed a budget of 0 bytes."""
+    inputs = tuple(
+        Operation(
+            signature=Signature(LAYER_INPUT, (((size,), "uint8"),), "None"), inputs=(), size_bytes=size, seconds=0.0,
+            is_needed=True, is_input=True,
+        )
+        for size in (1024, 2 * _MIB)
+    )  # fmt: skip
+    blocks = [Block(operations=(*inputs, _operation("up", 8 * _MIB, 5.0, 0, 1, is_needed=True)), count=3)]
+    found = cheapest_choice(blocks, 0, 1e9)
+    assert inputs[1].signature in found.offloaded
+    assert (found.kept, found.size_bytes) == (frozenset(), 3 * 1024)
+
+
 def test_the_input_of_a_layer_is_kept_or_offloaded_but_not_recomputed() -> None:
     start = Operation(
         signature=Signature(LAYER_INPUT, (((4,), "float32"),), "None"), inputs=(), size_bytes=2 * _MIB, seconds=0.0,
