@@ -1,6 +1,6 @@
 """Predictions beside what a device measures: one command, for a machine with one GPU.
 
-    python -m benchmarks.validate [-o RESULT.json] [--markdown RESULT.md] [--minutes 8.5]
+    python -m benchmarks.validate [-o RESULT.json] [--markdown RESULT.md] [--minutes 8.5] [ROW ...]
 
 Each configuration is compiled on the device and run there for a few steps, in a process of its own, one after another.
 Then each is compiled once more for the catalogue's GPU of the same kind, without the device, as one would on a laptop;
@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -260,7 +261,7 @@ def result_of(configurations: Sequence[Configuration], rows: Sequence[Row], capt
             if is_rehearsal
             else "Measured is the peak of XLA's allocator over the steps, in JAX's own pool."
         ),
-        "command": "python -m benchmarks.validate",
+        "command": shlex.join(["python", "-m", "benchmarks.validate", *sys.argv[1:]]),
         "is_rehearsal": is_rehearsal,
         "device": asdict(capture.target),
         "deviceless_target": gpu.name if gpu else None,
@@ -334,13 +335,18 @@ class Validation:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("labels", nargs="*", metavar="ROW", help="rows by their label; all if none is given")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the result as a table")
     parser.add_argument("--minutes", type=float, default=8.5, help="how long it may take")
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
     is_rehearsal = not has_accelerator_device()
-    configurations = REHEARSAL if is_rehearsal else ON_A_GPU
+    configurations = [
+        each
+        for each in (REHEARSAL if is_rehearsal else ON_A_GPU)
+        if not arguments.labels or each.label in arguments.labels
+    ]
     num_jobs = default_num_jobs()
     kept_free = 0.0 if is_rehearsal else SECONDS_PER_DEVICELESS_ROW * -(-len(configurations) // num_jobs)
 

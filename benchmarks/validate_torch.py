@@ -86,6 +86,7 @@ def _spec(step: str) -> Any:
 
     spec = _on_host(step)
     spec.model.to("cuda")
+    spec.optimizer.load_state_dict(spec.optimizer.state_dict())  # Adagrad has its state from the start
     return replace(
         spec, batch=tree_map(lambda each: each.to("cuda") if isinstance(each, torch.Tensor) else each, spec.batch)
     )

@@ -40,7 +40,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model.train()
 total_loss = 0.0
 hidden = model.init_hidden(batch_size)
-for i in range(0, train_data.size(0) - 1, bptt):
+for i in range(0, train_data.size(0) - bptt, bptt):
     data, targets = train_data[i : i + bptt], train_data[i + 1 : i + 1 + bptt].view(-1)
     optimizer.zero_grad()
     hidden = tuple(h.detach() for h in hidden)
