@@ -44,7 +44,7 @@ def plan(
     static_argnums: Sequence[int] | int = (),
     **kwargs: Any,
 ) -> CheckpointPlan:
-    """Choose which forward results to save, so that a step stays within a memory budget and recomputes least.
+    """Choose which forward results to save, so that a step stays within a memory budget and is fastest.
 
     The step is compiled as it is, and at most four more times with `jax.checkpoint` around its layers. The user's
     files are not modified.

@@ -221,7 +221,7 @@ class Tools:
         settings: Settings = (),
         preset: Preset = "",
     ) -> str:
-        """Find the code of the checkpoint policy that keeps a step within a budget and recomputes least."""
+        """Find the code of the checkpoint policy that keeps a step within a budget and is fastest."""
         options = _options(target=target, memory=memory, technique=techniques, set=settings, preset=preset)
         return await self._of_step("plan", step, options)
 

@@ -74,9 +74,9 @@ def plan(
 ) -> None:
     """Find a checkpoint policy for a memory budget.
 
-    Among the policies within the budget, memprof chooses the one that recomputes least. It compiles the unchanged step,
-    then up to four versions with `jax.checkpoint` around its layers. The files of the step do not change. The exit code
-    is 1 if no policy fits the budget.
+    Among the policies within the budget, memprof chooses the one whose step is fastest by its roofline bound. It
+    compiles the unchanged step, then up to four versions with `jax.checkpoint` around its layers. The files of the step
+    do not change. The exit code is 1 if no policy fits the budget.
 
         memprof plan train.py:step_spec --target a100-40gb --memory 30GiB
 

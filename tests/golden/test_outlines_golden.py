@@ -250,6 +250,7 @@ def _plan_point(name: str, kept: bool | None, kept_bytes: int, footprint_bytes: 
         repeated_seconds=0.0,
         footprint_bytes=footprint_bytes,
         recomputed_flops=flops,
+        at_least_seconds=0.010 + 1e-12 * flops,
     )
 
 

@@ -235,6 +235,10 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
         Meta(ge=0),
         about("The least time that a step waits for offloaded results, by XLA's schedule and the link: not measured."),
     ]
+    at_least_seconds: Annotated[
+        float | None,
+        about("The roofline bound of the compiled step, not measured; null if too little of it is priced."),
+    ]
     host_bytes: Annotated[Size, about("Host memory that the step needs.")]
 
 

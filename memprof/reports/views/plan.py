@@ -12,6 +12,8 @@ from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
+_BOUND = "Times are roofline bounds of the compiled steps, not measured."
+_FASTEST = "The plan is the fastest compile within the budget, where recomputation counts twice."
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 
@@ -35,6 +37,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             *((Note(text=_waiting(plan.best), tone=Tone.ACCENT),) if plan.best and plan.best.is_offloading else ()),
             *((Note(text=_OFFER, tone=Tone.ACCENT),) if _could_offload(plan) else ()),
+            *((Note(text=_times(plan), tone=Tone.MUTED),) if _has_bounds(plan) else ()),
             Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
     )
@@ -71,6 +74,14 @@ def _waiting(point: PlanPoint) -> str:
     return f"The step waits at least {waiting} for transfers (roofline of XLA's schedule, not measured)."
 
 
+def _has_bounds(plan: CheckpointPlan) -> bool:
+    return any(point.at_least_seconds is not None for point in plan.points)
+
+
+def _times(plan: CheckpointPlan) -> str:
+    return _BOUND if plan.checkpoints is None else f"{_BOUND} {_FASTEST}"
+
+
 def _exactness(plan: CheckpointPlan) -> str:
     is_rounded = any(each.rewrite is not None and not isinstance(each.rewrite, Donation) for each in plan.changes)
     return ", apart from rounding." if is_rounded else ": a checkpoint only recomputes values."
@@ -90,6 +101,9 @@ def _points(plan: CheckpointPlan) -> Table:
         ),
     ]
 
+    def bound(point: PlanPoint) -> str:
+        return "" if point.at_least_seconds is None else format_short_seconds(point.at_least_seconds)
+
     def fits(point: PlanPoint) -> str:
         is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"
         return f"{is_within} \u2190 the plan" if point is plan.best else is_within
@@ -101,6 +115,7 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
+            *([number("step at least", bound)] if _has_bounds(plan) else []),
             *(offloading if any(point.is_offloading for point in plan.points) else []),
             text("within the budget", fits),
         ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.analysis.records.device_family import HOST
@@ -23,15 +22,12 @@ def built_in_policies(blocks: Sequence[Block]) -> dict[str, set[Signature]]:
     return {DOTS: products, DOTS_WITHOUT_BATCH: without_batch}
 
 
-def fewest_seconds(points: Sequence[PlanPoint], budget_bytes: int) -> float:
-    """Return the least time that a point within a budget adds to the step; infinity if there is none."""
-    within = (point.seconds for point in points if point.footprint_bytes <= budget_bytes)
-    return min(within, default=inf)
-
-
-def cost(point: PlanPoint) -> tuple[float, int, int]:
-    """Return the sort key of a point: the time that it adds to the step, recomputed FLOPs, then its footprint."""
-    return (point.seconds, point.recomputed_flops, point.footprint_bytes)
+def cost(point: PlanPoint) -> tuple[bool, bool, float, int, int]:
+    """Return the sort key of a point: one without checkpoints comes first, then time, FLOPs and footprint decide."""
+    has_bound = point.at_least_seconds is not None
+    return (
+        point.checkpoints is not None, not has_bound, point.seconds, point.recomputed_flops, point.footprint_bytes
+    )  # fmt: skip
 
 
 def point_of(
@@ -50,6 +46,7 @@ def point_of(
         kept_bytes=kept_bytes,
         repeated_seconds=repeated_seconds,
         waiting_seconds=waiting_seconds,
+        at_least_seconds=None if report.roofline is None else report.roofline.at_least_seconds,
         host_bytes=report.memory_spaces.get(HOST, 0),
         footprint_bytes=report.unpressed.footprint_bytes,
         recomputed_flops=report.recomputed_flops,

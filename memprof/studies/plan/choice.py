@@ -1,4 +1,4 @@
-"""Choose the results to keep for the backward pass, with the least recomputation: an integer program.
+"""Choose the results to keep for the backward pass, so that the step is fastest: an integer program.
 
 The result of each operation of a block is kept, recomputed, offloaded to the host, or none of these. If the backward
 pass needs it, it is one of the three, and so is each input of a recomputed operation. The kept results must not exceed
@@ -56,20 +56,22 @@ class Choice:
     num_first: int | None = None
 
     @property
-    def seconds(self) -> float:
-        """The time that it adds to a step."""
-        return self.repeated_seconds + self.waiting_seconds
-
-    @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that make this choice."""
         return Checkpoints(kept=self.kept, offloaded=self.offloaded, num_first=self.num_first)
 
 
-def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host_bandwidth: float | None = None) -> Choice:
+def cheapest_choice(
+    blocks: Sequence[Block],
+    budget_bytes: int,
+    host_bandwidth: float | None = None,
+    *,
+    keeping_seconds: float = 0.0,
+) -> Choice:
     """Return the results to keep within a number of bytes that add the least time to a step.
 
     Args:
+        keeping_seconds: the time to keep a byte, where recomputation counts once.
         host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
     """
     size_of = sizes_of(blocks)
@@ -77,11 +79,11 @@ def cheapest_choice(blocks: Sequence[Block], budget_bytes: int, host_bandwidth: 
     total = max(float(sum(block.count * each.seconds for block in blocks for each in block.operations)), 1e-12)
     program = _IntegerProgram()
 
-    def one_for_each(signatures: Iterable[Signature], tie: float) -> dict[Signature, int]:
+    def one_for_each(signatures: Iterable[Signature], cost: float) -> dict[Signature, int]:
         most = {each: 0.0 if each.primitive in _NEVER_ASKED else 1.0 for each in signatures}
-        return {each: program.variable(tie * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
+        return {each: program.variable(cost * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
 
-    kept = one_for_each(size_of, _TIE)
+    kept = one_for_each(size_of, _TIE + keeping_seconds * scale / total)
     offloaded = {} if host_bandwidth is None else one_for_each(_worthwhile(blocks), 2 * _TIE)
 
     def stored(operation: Operation) -> list[tuple[int, float]]:

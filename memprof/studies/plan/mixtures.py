@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import floor
 
 from memprof.studies.plan.plan import PlanPoint
+from memprof.studies.plan.times import StepTime
 
 _MARGIN = 0.005  # of the budget: allowance for a mixture that exceeds its interpolated footprint
 
@@ -17,9 +18,9 @@ class Mixture:
 
     Attributes:
         low: the point within the budget.
-        high: the point above the budget, which recomputes less.
+        high: the point above the budget, which is faster.
         num_rest: number of last layers that use `high`.
-        seconds: time of the recomputation, interpolated.
+        seconds: the estimated time of the step, interpolated.
     """
 
     low: PlanPoint
@@ -28,23 +29,23 @@ class Mixture:
     seconds: float
 
 
-def mixtures(points: Sequence[PlanPoint], *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
+def mixtures(points: Sequence[PlanPoint], time: StepTime, *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
     """Return the mixtures of two points whose interpolated footprint is within a budget, fastest first.
 
     Points that offload results are left out: a scan in two parts would copy the arrays in host memory.
     """
-    return sorted(_mixtures(points, num_blocks, budget_bytes), key=lambda each: each.seconds)
+    return sorted(_mixtures(points, time, num_blocks, budget_bytes), key=lambda each: each.seconds)
 
 
-def _mixtures(points: Sequence[PlanPoint], num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
+def _mixtures(points: Sequence[PlanPoint], time: StepTime, num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
     points = [each for each in points if each.checkpoints is None or not each.checkpoints.offloaded]
     for low in points:
         room = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
         for high in points:
-            if room <= 0 or high.footprint_bytes <= budget_bytes or high.repeated_seconds >= low.repeated_seconds:
+            slow, fast = time.of_point(low), time.of_point(high)
+            if room <= 0 or high.footprint_bytes <= budget_bytes or fast >= slow:
                 continue
             num_rest = floor(num_blocks * room / (high.footprint_bytes - low.footprint_bytes))
             if 0 < num_rest < num_blocks:
                 share = num_rest / num_blocks
-                seconds = low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds)
-                yield Mixture(low=low, high=high, num_rest=num_rest, seconds=seconds)
+                yield Mixture(low=low, high=high, num_rest=num_rest, seconds=slow + share * (fast - slow))

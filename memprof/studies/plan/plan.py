@@ -13,6 +13,9 @@ from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
 DOTS, DOTS_WITHOUT_BATCH = "dots_saveable", "dots_with_no_batch_dims_saveable"  # policies of JAX
+# The weight of recomputation in estimates of time. On an H100, kernels that recompute GPT-2's layers took three times
+# their bound, and the step as a whole 1.3 to 2.1 times (docs/plan.md).
+RECOMPUTATION = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class PlanPoint:
         footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
         recomputed_flops: FLOPs of one step that are recomputed.
         waiting_seconds: the least time that a step waits for transfers of offloaded results, by the compiled schedule.
+        at_least_seconds: the roofline bound of the compiled step; None if there is none.
         host_bytes: host memory that the step needs.
         predicted_bytes: the footprint as estimated from earlier compiles; None for the first ones.
         num_parts: number of minibatches or chunks of an allowed change; 1 for others.
@@ -40,6 +44,7 @@ class PlanPoint:
     predicted_bytes: int | None = None
     num_parts: int = 1
     waiting_seconds: float = 0.0
+    at_least_seconds: float | None = None
     host_bytes: int = 0
 
     @property
@@ -49,8 +54,13 @@ class PlanPoint:
 
     @property
     def seconds(self) -> float:
-        """The time that it adds to a step, by the roofline of recomputed operations and of transfers."""
-        return self.repeated_seconds + self.waiting_seconds
+        """The time that ranks compiles: the bound, in which recomputation counts more than once (`RECOMPUTATION`).
+
+        Without a bound, it is the time of recomputation and transfers.
+        """
+        if self.at_least_seconds is None:
+            return self.repeated_seconds + self.waiting_seconds
+        return self.at_least_seconds + (RECOMPUTATION - 1) * self.repeated_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +84,7 @@ class CheckpointPlan:
 
     Attributes:
         points: every compile, in order.
-        best: the point within the budget that adds the least time to the step; None if no point is within it.
+        best: the unchanged step if it is within the budget, or else the fastest point; None if no point is within it.
         num_blocks: number of parts of the step that have a checkpoint around them.
         is_loop: whether these parts are the iterations of scans.
         places: the functions that make these parts, with their files and lines, if they are known.

@@ -1,4 +1,4 @@
-"""Find checkpoints for a budget: predict what candidates take, compile the one that recomputes least, and repeat.
+"""Find checkpoints for a budget: predict what candidates take, compile the one that is fastest, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
 follow: one that keeps no results, then candidates. Candidates are choices of several sizes, and JAX's built-in
@@ -23,15 +23,16 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import built_in_policies, cost, fewest_seconds
+from memprof.studies.plan.candidates import built_in_policies, cost
 from memprof.studies.plan.choice import Choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step
+from memprof.studies.plan.times import StepTime
 
 _MAX_COMPILES = 4  # after the first
 _CLOSE = 0.01  # of the budget: with a smaller remainder, another compile must be worthwhile
-_WORTHWHILE = 0.1  # of the time of recomputation: what it must save
+_WORTHWHILE = 0.1  # of the time that checkpoints add: what it must save
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
 _DOUBT = 0.03  # of the budget: a prediction may be too high by this much; a compile decides
 _SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
@@ -130,6 +131,11 @@ class _Search:
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
         self._limit = 0  # number of points
+        self._prices_keeping = True  # in the estimate of time
+
+    @property
+    def _time(self) -> StepTime:
+        return self.step.time if self._prices_keeping else StepTime()
 
     @property
     def smallest_bytes(self) -> int:
@@ -160,17 +166,21 @@ class _Search:
         """Compile candidates that may fit and are faster than all points within the budget.
 
         For a scan, a mixture comes after all candidates: it splits the scan in two, which copies the scan's inputs.
+        Keeping may take less time than estimated, so the last compiles are of candidates that recompute less: one for a
+        scan, where the unchanged step tells what keeping takes, and up to the limit for unrolled layers.
         """
         self._limit = len(self.points) + _MAX_COMPILES
-        self._candidates = self._found_candidates()
         self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
-        self._try_candidates(budget_bytes)
+        self._try_candidates(budget_bytes, self._limit - 1)
         if self._can_mix() and self.step.is_loop:
             self._mix(budget_bytes)
-            self._try_candidates(budget_bytes)
+            self._try_candidates(budget_bytes, self._limit - 1)
+        self._prices_keeping = False
+        self._try_candidates(budget_bytes, min(self._limit, len(self.points) + 1) if self.step.is_loop else self._limit)
 
-    def _try_candidates(self, budget_bytes: int) -> None:
-        while len(self.points) < self._limit:
+    def _try_candidates(self, budget_bytes: int, limit: int) -> None:
+        self._candidates = self._found_candidates()
+        while len(self.points) < limit:
             candidate = self._next(budget_bytes, 1 - _MARGIN) or self._next(budget_bytes, 1 + _DOUBT)
             if candidate is None:
                 return
@@ -186,17 +196,17 @@ class _Search:
         )
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
-        """Return the fastest point within the budget; None if there is none."""
+        """Return the unchanged step if it is within the budget, or else the fastest point; None if there is none."""
         return min((each for each in self.points if each.footprint_bytes <= budget_bytes), key=cost, default=None)
 
     def _found_candidates(self) -> list[_Candidate]:
-        """Return JAX's policies and choices of several sizes, fastest first."""
+        """Return JAX's policies and choices of several sizes."""
         blocks, everything = self.step.blocks, self.step.everything().size_bytes
         shares = _SIZES if self._compiler.host_bandwidth is None else (0.0, *_SIZES)
-        found = [_Candidate(name=CHOSEN, choice=self.step.cheapest(int(share * everything))) for share in shares]
+        found = [_Candidate(name=CHOSEN, choice=self._fastest(int(share * everything))) for share in shares]
         policies = built_in_policies(blocks).items()
         found += [_Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
-        return sorted({each.choice: each for each in found}.values(), key=lambda each: each.choice.seconds)
+        return list({each.choice: each for each in found}.values())
 
     def _next(self, budget_bytes: int, share: float) -> _Candidate | None:
         """Return the fastest candidate that is predicted to fit.
@@ -208,11 +218,12 @@ class _Search:
             return self._smallest(self._faster(budget_bytes), doubt=0.0)
         found = self._same_for_all(budget_bytes, share)
         if found is not None and self._is_close(budget_bytes):
-            is_worthwhile = found.choice.seconds <= (1 - _WORTHWHILE) * fewest_seconds(self.points, budget_bytes)
+            base, fewest = self._time.base_seconds, self._fewest_seconds(budget_bytes)
+            is_worthwhile = self._seconds(found.choice) - base <= (1 - _WORTHWHILE) * (fewest - base)
             found = found if is_worthwhile else None
         if not self._can_mix() or self.step.is_loop:
             return found
-        fastest = min(fewest_seconds(self.points, budget_bytes), inf if found is None else found.choice.seconds)
+        fastest = min(self._fewest_seconds(budget_bytes), inf if found is None else self._seconds(found.choice))
         is_known = any(each.checkpoints and each.checkpoints.num_first for each in self.step.points)
         return self._without_last(int((share if is_known else 1 - _DOUBT) * budget_bytes), fastest) or found
 
@@ -222,9 +233,29 @@ class _Search:
         return len(self.points) + 1 == self._limit and (best is None or best.name == NOTHING_KEPT)
 
     def _faster(self, budget_bytes: int) -> list[_Candidate]:
-        """Return the candidates that are faster than all compiles within the budget."""
-        fastest = fewest_seconds(self.points, budget_bytes)
-        return [each for each in self._candidates if each.choice.seconds < fastest]
+        """Return the candidates that are estimated to be faster than all compiles within the budget, fastest first.
+
+        If keeping results takes time, a candidate that is no faster than a smaller one is left out.
+        """
+        most, smallest = self._fewest_seconds(budget_bytes), inf
+        found: list[_Candidate] = []
+        for each in sorted(self._candidates, key=lambda each: (self._seconds(each.choice), each.choice.size_bytes)):
+            is_worthwhile = each.choice.size_bytes < smallest or not self._time.seconds_per_byte
+            if self._seconds(each.choice) < most and is_worthwhile:
+                found.append(each)
+                smallest = min(smallest, each.choice.size_bytes)
+        return found
+
+    def _fastest(self, budget_bytes: int) -> Choice:
+        return self.step.fastest(budget_bytes, self._time)
+
+    def _seconds(self, choice: Choice) -> float:
+        return self._time.of(choice)
+
+    def _fewest_seconds(self, budget_bytes: int) -> float:
+        """Return the least time of a point within the budget, by the estimate; infinity if there is none."""
+        within = (each for each in self.points if each.footprint_bytes <= budget_bytes)
+        return min(map(self._time.of_point, within), default=inf)
 
     def _smallest(self, candidates: Sequence[_Candidate], *, doubt: float) -> _Candidate | None:
         """Return the candidate with the smallest prediction; of those within a share of it, the fastest."""
@@ -241,14 +272,17 @@ class _Search:
             most: bytes that it may take.
             seconds: it must be faster.
         """
-        found = None
-        for each in (candidate for candidate in self._candidates if candidate.choice.seconds > 0):
+        found, without_any = None, self._time.of_point(self.step.points[0])
+        for each in (candidate for candidate in self._candidates if self._seconds(candidate.choice) > without_any):
             # The fewest blocks without a checkpoint that make it faster; most candidates are too large with these.
-            fewest = floor(self.step.num_blocks * (1 - min(seconds / each.choice.seconds, 1.0))) + 1
+            slower = self._seconds(each.choice)
+            share = max(slower - seconds, 0.0) / (slower - without_any)
+            fewest = floor(self.step.num_blocks * min(share, 1.0)) + 1
             number = self._most_without(each.choice, fewest, most)
             choice = self.step.without_last(each.choice, number)
             if number >= fewest and self.step.known(choice) is None:
-                found, seconds = _Candidate(name=CHOSEN, choice=choice), choice.seconds
+                found = _Candidate(name=CHOSEN, choice=choice)
+                seconds = slower - (slower - without_any) * number / self.step.num_blocks
         return found
 
     def _most_without(self, choice: Choice, fewest: int, most: int) -> int:
@@ -303,14 +337,14 @@ class _Search:
         small, large = low.size_bytes, above.size_bytes
         for _ in range(_HALVINGS):
             middle = (small + large) // 2
-            choice = self.step.cheapest(middle)
+            choice = self._fastest(middle)
             known = self.step.known(choice)
             size = self.step.predicted(choice.checkpoints) if known is None else known.footprint_bytes
             if size > most:
                 large = middle
                 continue
             small = middle
-            if known is None and choice.seconds < low.seconds:
+            if known is None and self._seconds(choice) < self._seconds(low):
                 found, low = _Candidate(name=CHOSEN, choice=choice), choice
         return found
 
@@ -321,7 +355,7 @@ class _Search:
         for name, kept in built_in_policies(self.step.blocks).items():
             self._keep(name, choice_of(self.step.blocks, kept))
         for share in _CURVE if self._compiler.host_bandwidth is None else (0.0, *_CURVE):
-            self._keep(CHOSEN, self.step.cheapest(int(share * everything.size_bytes)))
+            self._keep(CHOSEN, self.step.fastest(int(share * everything.size_bytes), StepTime()))
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
@@ -336,8 +370,8 @@ class _Search:
 
         The backward pass begins with the last blocks, so their results are freed first.
         """
-        fastest = fewest_seconds(self.points, budget_bytes)
-        found = mixtures(self.step.points, num_blocks=self.step.num_blocks, budget_bytes=budget_bytes)
+        fastest, time = self._fewest_seconds(budget_bytes), self._time
+        found = mixtures(self.step.points, time, num_blocks=self.step.num_blocks, budget_bytes=budget_bytes)
         for each in (mixture for mixture in found[:1] if mixture.seconds < fastest):
             for num_rest in range(each.num_rest, 0, -1):
                 if len(self.points) == self._limit:

@@ -26,6 +26,7 @@ from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
+from memprof.studies.plan.times import StepTime, step_time
 
 _SAME = 1e-3  # relative: the largest difference between two choices that need only one compile
 
@@ -84,9 +85,17 @@ class ChangedStep:
         """Return the choice that keeps all results that the backward pass needs."""
         return choice_of(self.blocks, signatures_of(self.blocks))
 
-    def cheapest(self, budget_bytes: int) -> Choice:
-        """Return the choice that keeps at most a number of bytes and adds the least time."""
-        return cheapest_choice(self.blocks, budget_bytes, self.compiler.host_bandwidth)
+    @property
+    def time(self) -> StepTime:
+        """The estimate of its time, from its compiles so far."""
+        speeds = self.compiler.target.speeds
+        return step_time(self.points, None if speeds is None else speeds.memory_bytes_per_second)
+
+    def fastest(self, budget_bytes: int, time: StepTime) -> Choice:
+        """Return the choice that keeps at most a number of bytes and is fastest by an estimate."""
+        keeping_seconds = time.seconds_per_byte / time.recomputation
+        bandwidth = self.compiler.host_bandwidth
+        return cheapest_choice(self.blocks, budget_bytes, bandwidth, keeping_seconds=keeping_seconds)
 
     def choice(self, checkpoints: Checkpoints) -> Choice:
         """Return the choice behind checkpoints that are the same around each block."""

@@ -34,6 +34,11 @@ from memprof.studies.plan.plan import (
 )
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
+_BASE_SECONDS = 100.0  # of the bound, likewise
+# Memory so fast that keeping a result takes no time.
+_SPEEDS = Speeds(
+    operations_per_second={}, memory_bytes_per_second=1e30, link_bytes_per_second=1.0, host_bytes_per_second=1.0
+)
 
 
 def _operation(name: str, size_bytes: int, seconds: float, *, numbers: str = "None") -> Operation:
@@ -62,6 +67,7 @@ class _Compiler:
         saved_bytes: what changes of the step save, by the label of the changed step.
         traced: labels of the traced steps.
         waited_seconds: the time that a step with offloaded results waits for them.
+        seconds_per_byte: the time that each kept byte adds to a step.
     """
 
     blocks: list[Block]
@@ -74,8 +80,9 @@ class _Compiler:
     said: list[str] = field(default_factory=list)
     saved_bytes: dict[str, int] = field(default_factory=dict)
     traced: list[str] = field(default_factory=list)
-    speeds: Speeds | None = None
+    speeds: Speeds | None = field(default_factory=lambda: _SPEEDS)
     waited_seconds: float = 0.0
+    seconds_per_byte: float = 0.0
 
     @contextmanager
     def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
@@ -116,6 +123,8 @@ class _Compiler:
         kept_bytes, flops = self.kept_bytes_and_flops()
         has_checkpoints = self.checkpoints is not None and self.checkpoints.kept
         extra_bytes = self.extra_bytes(self.num_compiles) if has_checkpoints else 0
+        waited_seconds = self.waited_seconds if self.host_bytes() else 0.0
+        at_least_seconds = _BASE_SECONDS + flops + self.seconds_per_byte * kept_bytes + waited_seconds
         capture = SimpleNamespace(
             target=target,
             recomputed_flops=flops,
@@ -123,11 +132,13 @@ class _Compiler:
             verdict=SimpleNamespace(pool_bytes=self.pool_bytes),
             compiler=NO_COMPILER,
             memory_spaces={"host": self.host_bytes()},
-            roofline=Roofline(
-                at_least_seconds=100.0,
+            roofline=None
+            if self.speeds is None
+            else Roofline(
+                at_least_seconds=at_least_seconds,
                 compute_share=1.0,
                 memory_share=0.0,
-                communication_share=self.waited_seconds / 100.0 if self.host_bytes() else 0.0,
+                communication_share=waited_seconds / at_least_seconds,
                 priced_share=1.0,
             ),
         )
@@ -363,9 +374,7 @@ def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.Monke
 
 
 _MIB = 2**20
-_LINK = Speeds(
-    operations_per_second={}, memory_bytes_per_second=1.0, link_bytes_per_second=1.0, host_bytes_per_second=100.0 * _MIB
-)
+_LINK = replace(_SPEEDS, host_bytes_per_second=100.0 * _MIB)
 
 
 def _large() -> Block:
@@ -377,7 +386,7 @@ def _large() -> Block:
     ("waited_seconds", "names"),
     [
         (2.0, {"norm", "gelu", "dot_general"}),
-        (50.0, set()),
+        (60.0, set()),
     ],
 )
 def test_results_wait_on_the_host_if_that_takes_less_time_than_to_recompute_them(
@@ -385,17 +394,17 @@ def test_results_wait_on_the_host_if_that_takes_less_time_than_to_recompute_them
 ) -> None:
     """A layer runs for 28 s; the link takes 10 s for all of its 1000 MiB, less than half of that.
 
-    So the model expects no waiting at all. If the compiled schedule waits longer than recomputation takes (28 s), the
-    step that keeps nothing is the plan.
+    So the model expects no waiting at all. If the compiled schedule waits longer than twice the recomputation (28 s),
+    the step that keeps nothing is the plan.
     """
     compiler = _Compiler([_large()], is_loop=True, speeds=_LINK, waited_seconds=waited_seconds)
     plan = compiler.plan(monkeypatch, 100 * _MIB, offload=True)
     assert plan.best is not None
     assert plan.best.checkpoints is not None
     assert {each.primitive for each in plan.best.checkpoints.offloaded} == names
-    assert (plan.best.host_bytes, plan.best.seconds) == ((1000 * _MIB, 2.0) if names else (0, 28.0))
+    assert (plan.best.host_bytes, plan.best.seconds) == ((1000 * _MIB, 102.0) if names else (0, 156.0))
     offloading = [point for point in plan.points if point.is_offloading]
-    assert [point.waiting_seconds for point in offloading] == [waited_seconds] * len(offloading)
+    assert [point.waiting_seconds for point in offloading] == pytest.approx([waited_seconds] * len(offloading))
     assert offloading
 
 
@@ -408,7 +417,7 @@ def test_only_loops_and_known_links_allow_offloading(monkeypatch: pytest.MonkeyP
     with pytest.raises(MemprofError, match="no layers in a scan"):
         _Compiler([_large()], speeds=_LINK).plan(monkeypatch, 100 * _MIB, offload=True)
     with pytest.raises(MemprofError, match="cannot plan offloading for a100-40gb"):
-        _Compiler([_large()], is_loop=True).plan(monkeypatch, 100 * _MIB, offload=True)
+        _Compiler([_large()], is_loop=True, speeds=None).plan(monkeypatch, 100 * _MIB, offload=True)
 
 
 def test_allowed_changes_are_named_after_their_advice() -> None:
@@ -535,8 +544,36 @@ class TestAllowedChanges:
 
 
 def test_of_points_within_the_budget_the_fastest_wins() -> None:
-    def point(flops: int, seconds: float, size: int) -> Any:
-        return SimpleNamespace(recomputed_flops=flops, seconds=seconds, footprint_bytes=size)
+    def point(flops: int, seconds: float, size: int, *, checkpoints: Any = "some", bound: float | None = 1.0) -> Any:
+        return SimpleNamespace(
+            recomputed_flops=flops,
+            seconds=seconds,
+            footprint_bytes=size,
+            checkpoints=checkpoints,
+            at_least_seconds=bound,
+        )
 
-    points = [point(1, 9.0, 9), point(2, 3.0, 1), point(1, 3.0, 9), point(1, 3.0, 8)]
+    points = [point(1, 9.0, 9), point(2, 3.0, 1), point(1, 3.0, 9), point(1, 3.0, 8), point(0, 1.0, 1, bound=None)]
     assert min(points, key=cost) is points[3]
+    unchanged = point(0, 20.0, 9, checkpoints=None)  # a step that fits as it is needs no checkpoints
+    assert min([*points, unchanged], key=cost) is unchanged
+
+
+def test_results_that_are_slow_to_keep_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 layers of 1000 bytes and 28 s: recomputing `gelu` twice takes 6 s, keeping its 300 bytes 300 * 0.03 = 9 s.
+
+    For the others, twice the recomputation takes longer than keeping: 32 and 12, 8 and 6, 10 and 3 s.
+    """
+    compiler = _Compiler([Block(operations=_OPERATIONS, count=8)], is_loop=True, seconds_per_byte=0.03)
+    plan = compiler.plan(monkeypatch, _BASE + 7900)
+    assert plan.best is not None
+    assert plan.best.checkpoints is not None
+    assert plan.best.checkpoints.kept == _ALL - {_GELU}
+    assert plan.best.seconds == pytest.approx(_BASE_SECONDS + 8 * (6 + 0.03 * 700))
+
+
+def test_a_step_that_is_slow_to_keep_is_left_alone_if_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = _Compiler([Block(operations=_OPERATIONS, count=8)], is_loop=True, seconds_per_byte=1.0)
+    plan = compiler.plan(monkeypatch, _BASE + 8000, with_curve=True)
+    assert plan.best is plan.points[0]
+    assert plan.curve[-1].seconds < plan.best.seconds  # the curve still shows what is faster
