@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import jax
 
@@ -53,24 +55,26 @@ class DeviceStep:
 
 def run_steps(steps: Sequence[DeviceStep], card_bytes: int) -> Iterator[dict[str, Any]]:
     """Yield what was measured, or the error, for each step in order."""
-    shares = [max(_SPARE * step.footprint_bytes / card_bytes, _MIN_SHARE) for step in steps]
+    shares = [min(max(_SPARE * step.footprint_bytes / card_bytes, _MIN_SHARE), _MAX_SHARE) for step in steps]
     first = 0
     while first < len(steps):
         end = first + 1
         while end < len(steps) and end - first < _MAX_TOGETHER and sum(shares[first : end + 1]) <= _MAX_SHARE:
             end += 1
-        processes = [_started(*each) for each in zip(steps[first:end], shares[first:end], strict=True)]
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()  # it has compiled
-        yield from map(_measured, processes)
+        with ExitStack() as files:
+            logs = [files.enter_context(TemporaryFile()) for _ in range(first, end)]
+            processes = [_started(*each) for each in zip(steps[first:end], shares[first:end], logs, strict=True)]
+            for process in processes:
+                assert process.stdout is not None
+                process.stdout.readline()  # it has compiled
+            yield from map(_measured, processes, logs)
         first = end
 
 
-def _started(step: DeviceStep, share: float) -> subprocess.Popen[bytes]:
+def _started(step: DeviceStep, share: float, log: IO[bytes]) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.steps_on_device"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
         env={**os.environ, "XLA_CLIENT_MEM_FRACTION": f"{share:.3f}"},
     )  # fmt: skip
     assert process.stdin is not None
@@ -79,12 +83,13 @@ def _started(step: DeviceStep, share: float) -> subprocess.Popen[bytes]:
     return process
 
 
-def _measured(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    output, errors = process.communicate(b"go\n")
+def _measured(process: subprocess.Popen[bytes], log: IO[bytes]) -> dict[str, Any]:
+    output, _ = process.communicate(b"go\n")
     if process.returncode == 0:
         found: dict[str, Any] = json.loads(output.splitlines()[-1])
         return found
-    lines = errors.decode(errors="replace").strip().splitlines() or ["no output"]
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines() or ["no output"]
     return {"error": next((line for line in lines if "RESOURCE_EXHAUSTED" in line), lines[-1])[:400]}
 
 

@@ -32,12 +32,17 @@ from memprof.sources.jax.targets.resolve import resolve
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bounds", type=Path, metavar="BOUNDS.json")
-    parser.add_argument("labels", nargs="*", metavar="ROW", help="rows by their label; all if none is given")
+    labels = [each.label for each in ON_A_GPU]
+    parser.add_argument(
+        "labels", nargs="*", default=labels, metavar="ROW", help="rows by their label; all if none is given"
+    )
     parser.add_argument("--bounds-only", action="store_true", help="compute the bounds, and run nothing")
     parser.add_argument("--target", default="h100-80gb", help="the catalogue's GPU")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result as JSON")
     asked = parser.parse_args()
-    chosen = {each.label: each for each in ON_A_GPU if not asked.labels or each.label in asked.labels}
+    if unknown := set(asked.labels).difference(labels):
+        parser.error(f"no row is named {', '.join(sorted(unknown))}")
+    chosen = {each.label: each for each in ON_A_GPU if each.label in asked.labels}
     if not asked.bounds.exists():
         asked.bounds.write_text(json.dumps(bounds(list(chosen.values()), asked.target), indent=1) + "\n")
     if asked.bounds_only:

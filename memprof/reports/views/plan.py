@@ -12,8 +12,11 @@ from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
-_BOUND = "Times are roofline bounds of the compiled steps, not measured."
-_FASTEST = "The plan is the fastest compile within the budget, where recomputation counts twice."
+_BOUND = "Times are roofline bounds, not measured."
+_FASTEST = (
+    "The plan is the compile within the budget with the least sum of both, because recomputation takes longer than its"
+    " bound."
+)
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 
@@ -104,6 +107,9 @@ def _points(plan: CheckpointPlan) -> Table:
     def bound(point: PlanPoint) -> str:
         return "" if point.at_least_seconds is None else format_short_seconds(point.at_least_seconds)
 
+    def repeated(point: PlanPoint) -> str:
+        return format_short_seconds(point.repeated_seconds) if point.repeated_seconds else ""
+
     def fits(point: PlanPoint) -> str:
         is_within = "yes" if point.footprint_bytes <= plan.budget_bytes else "no"
         return f"{is_within} \u2190 the plan" if point is plan.best else is_within
@@ -115,7 +121,7 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
-            *([number("step at least", bound)] if _has_bounds(plan) else []),
+            *([number("recomputed in", repeated), number("step takes at least", bound)] if _has_bounds(plan) else []),
             *(offloading if any(point.is_offloading for point in plan.points) else []),
             text("within the budget", fits),
         ],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.analysis.records.device_family import HOST
 from memprof.analysis.records.report import Report
-from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, PlanPoint
+from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, PlanPoint, ranking_seconds
 
 
 def signatures_of(blocks: Sequence[Block]) -> set[Signature]:
@@ -22,12 +22,14 @@ def built_in_policies(blocks: Sequence[Block]) -> dict[str, set[Signature]]:
     return {DOTS: products, DOTS_WITHOUT_BATCH: without_batch}
 
 
-def cost(point: PlanPoint) -> tuple[bool, bool, float, int, int]:
-    """Return the sort key of a point: one without checkpoints comes first, then time, FLOPs and footprint decide."""
-    has_bound = point.at_least_seconds is not None
-    return (
-        point.checkpoints is not None, not has_bound, point.seconds, point.recomputed_flops, point.footprint_bytes
-    )  # fmt: skip
+def best_within(points: Sequence[PlanPoint], budget_bytes: int) -> PlanPoint | None:
+    """Return the unchanged step if it is within a budget, or else the fastest point; None if there is none."""
+    seconds = ranking_seconds(points)
+
+    def cost(point: PlanPoint) -> tuple[bool, float, int, int]:
+        return (point.checkpoints is not None, seconds(point), point.recomputed_flops, point.footprint_bytes)
+
+    return min((each for each in points if each.footprint_bytes <= budget_bytes), key=cost, default=None)
 
 
 def point_of(
@@ -40,14 +42,15 @@ def point_of(
     waiting_seconds: float = 0.0,
 ) -> PlanPoint:
     """Return the point of a compile."""
+    unpressed = report.unpressed
     return PlanPoint(
         name=name,
         checkpoints=checkpoints,
         kept_bytes=kept_bytes,
         repeated_seconds=repeated_seconds,
         waiting_seconds=waiting_seconds,
-        at_least_seconds=None if report.roofline is None else report.roofline.at_least_seconds,
-        host_bytes=report.memory_spaces.get(HOST, 0),
-        footprint_bytes=report.unpressed.footprint_bytes,
+        at_least_seconds=None if unpressed.roofline is None else unpressed.roofline.at_least_seconds,
+        host_bytes=unpressed.memory_spaces.get(HOST, 0),
+        footprint_bytes=unpressed.footprint_bytes,
         recomputed_flops=report.recomputed_flops,
     )

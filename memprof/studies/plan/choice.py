@@ -43,6 +43,7 @@ class Choice:
 
     Attributes:
         size_bytes: size of all kept results, in all blocks.
+        offloaded_bytes: size of all offloaded results, in all blocks.
         repeated_seconds: time of the recomputation, at the peaks of the target.
         waiting_seconds: time of the transfers to the host and back that no kernel hides.
         num_first: the number of first blocks that make this choice, if the others have no checkpoint; None means all.
@@ -52,6 +53,7 @@ class Choice:
     size_bytes: int
     repeated_seconds: float
     offloaded: frozenset[Signature] = frozenset()
+    offloaded_bytes: int = 0
     waiting_seconds: float = 0.0
     num_first: int | None = None
 
@@ -66,12 +68,14 @@ def cheapest_choice(
     budget_bytes: int,
     host_bandwidth: float | None = None,
     *,
-    keeping_seconds: float = 0.0,
+    recomputation: float = 1.0,
+    seconds_per_byte: float = 0.0,
 ) -> Choice:
     """Return the results to keep within a number of bytes that add the least time to a step.
 
     Args:
-        keeping_seconds: the time to keep a byte, where recomputation counts once.
+        recomputation: the factor of the recomputation's time.
+        seconds_per_byte: the time to store a byte, on the device or on the host.
         host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
     """
     size_of = sizes_of(blocks)
@@ -83,15 +87,16 @@ def cheapest_choice(
         most = {each: 0.0 if each.primitive in _NEVER_ASKED else 1.0 for each in signatures}
         return {each: program.variable(cost * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
 
-    kept = one_for_each(size_of, _TIE + keeping_seconds * scale / total)
-    offloaded = {} if host_bandwidth is None else one_for_each(_worthwhile(blocks), 2 * _TIE)
+    storing = seconds_per_byte * scale / total
+    kept = one_for_each(size_of, _TIE + storing)
+    offloaded = {} if host_bandwidth is None else one_for_each(_worthwhile(blocks), 2 * _TIE + storing)
 
     def stored(operation: Operation) -> list[tuple[int, float]]:
         return [(places[operation.signature], 1.0) for places in (kept, offloaded) if operation.signature in places]
 
     for block in blocks:
         repeated = [
-            program.variable(block.count * each.seconds / total, most=0.0 if each.is_input else 1.0)
+            program.variable(recomputation * block.count * each.seconds / total, most=0.0 if each.is_input else 1.0)
             for each in block.operations
         ]
         for number, operation in zip(repeated, block.operations, strict=True):
@@ -199,15 +204,16 @@ def choice_of(
     """
     moved = frozenset(offloaded).difference(kept)
     used: set[Signature] = set()
-    size_bytes, repeated_seconds, waiting_seconds = 0, 0.0, 0.0
+    size_bytes, offloaded_bytes, repeated_seconds, waiting_seconds = 0, 0, 0.0, 0.0
     for block in blocks:
         stored, repeated = _stored_and_repeated(block, moved.union(kept))
         used.update(each.signature for each in stored)
         size_bytes += block.count * sum(each.size_bytes for each in stored if each.signature not in moved)
         for operation in repeated:
             repeated_seconds += block.count * operation.seconds
+        moved_bytes = block.count * sum(each.size_bytes for each in stored if each.signature in moved)
+        offloaded_bytes += moved_bytes
         if moved and host_bandwidth is not None:
-            moved_bytes = block.count * sum(each.size_bytes for each in stored if each.signature in moved)
             seconds = moved_bytes / host_bandwidth  # in each direction
             waiting_seconds += sum(max(seconds - hidden, 0.0) for hidden in _hidden_seconds(block))
     return Choice(
@@ -215,6 +221,7 @@ def choice_of(
         size_bytes=size_bytes,
         repeated_seconds=repeated_seconds,
         offloaded=moved & used,
+        offloaded_bytes=offloaded_bytes,
         waiting_seconds=waiting_seconds,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import Target
@@ -13,8 +13,8 @@ from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
 DOTS, DOTS_WITHOUT_BATCH = "dots_saveable", "dots_with_no_batch_dims_saveable"  # policies of JAX
-# The weight of recomputation in estimates of time. On an H100, kernels that recompute GPT-2's layers took three times
-# their bound, and the step as a whole 1.3 to 2.1 times (docs/plan.md).
+# The weight of recomputation in the time that ranks plans. On an H100, kernels that recompute GPT-2's layers took three
+# times their bound, and whole steps 1.3 to 2.1 times (docs/plan.md).
 RECOMPUTATION = 2.0
 
 
@@ -52,15 +52,21 @@ class PlanPoint:
         """Whether results wait in host memory for the backward pass."""
         return self.checkpoints is not None and bool(self.checkpoints.offloaded)
 
-    @property
-    def seconds(self) -> float:
-        """The time that ranks compiles: the bound, in which recomputation counts more than once (`RECOMPUTATION`).
 
-        Without a bound, it is the time of recomputation and transfers.
-        """
-        if self.at_least_seconds is None:
-            return self.repeated_seconds + self.waiting_seconds
-        return self.at_least_seconds + (RECOMPUTATION - 1) * self.repeated_seconds
+def ranking_seconds(points: Iterable[PlanPoint]) -> Callable[[PlanPoint], float]:
+    """Return the function that gives the time by which these points are compared.
+
+    It is the roofline bound of the step, in which recomputation counts more than once (`RECOMPUTATION`). If a point has
+    no bound, it is the time of recomputation and transfers, for all points.
+    """
+
+    def with_bounds(point: PlanPoint) -> float:
+        return (point.at_least_seconds or 0.0) + (RECOMPUTATION - 1) * point.repeated_seconds
+
+    def without_bounds(point: PlanPoint) -> float:
+        return point.repeated_seconds + point.waiting_seconds
+
+    return without_bounds if any(each.at_least_seconds is None for each in points) else with_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +133,16 @@ class CheckpointPlan:
     @property
     def curve(self) -> tuple[PlanPoint, ...]:
         """The Pareto-optimal points in footprint, FLOPs and time, largest footprint first."""
+        seconds = ranking_seconds(self.points)
 
         def order(point: PlanPoint) -> tuple[int, float, int]:
-            return (point.footprint_bytes, point.seconds, point.recomputed_flops)
+            return (point.footprint_bytes, seconds(point), point.recomputed_flops)
+
+        def is_no_worse(one: PlanPoint, other: PlanPoint) -> bool:
+            return one.recomputed_flops <= other.recomputed_flops and seconds(one) <= seconds(other)
 
         found: list[PlanPoint] = []
         for point in sorted(self.points, key=order):
-            if not any(_is_no_worse(each, point) for each in found):
+            if not any(is_no_worse(each, point) for each in found):
                 found.append(point)
         return tuple(reversed(found))
-
-
-def _is_no_worse(one: PlanPoint, other: PlanPoint) -> bool:
-    return one.recomputed_flops <= other.recomputed_flops and one.seconds <= other.seconds

@@ -23,7 +23,7 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import built_in_policies, cost
+from memprof.studies.plan.candidates import best_within, built_in_policies
 from memprof.studies.plan.choice import Choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
@@ -79,9 +79,10 @@ def plan_step(
             f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
             " layers back to the device at once"
         )
+    needs_checkpoints = search.smallest_bytes > budget_bytes
     if with_curve:
         search.draw()
-    if search.smallest_bytes > budget_bytes:
+    if needs_checkpoints:
         search.look(budget_bytes)
     best = search.best(budget_bytes)
     return CheckpointPlan(
@@ -176,7 +177,8 @@ class _Search:
             self._mix(budget_bytes)
             self._try_candidates(budget_bytes, self._limit - 1)
         self._prices_keeping = False
-        self._try_candidates(budget_bytes, min(self._limit, len(self.points) + 1) if self.step.is_loop else self._limit)
+        is_told = self.step.is_loop and self._keeps_results(budget_bytes)
+        self._try_candidates(budget_bytes, min(self._limit, len(self.points) + 1) if is_told else self._limit)
 
     def _try_candidates(self, budget_bytes: int, limit: int) -> None:
         self._candidates = self._found_candidates()
@@ -186,18 +188,20 @@ class _Search:
                 return
             self._keep(candidate.name, candidate.choice)
 
+    def _keeps_results(self, budget_bytes: int) -> bool:
+        """Whether a point is within the budget, and the fastest of these keeps results."""
+        best = self.best(budget_bytes)
+        return best is not None and best.name != NOTHING_KEPT
+
     def _is_close(self, budget_bytes: int) -> bool:
         """Whether the fastest point within the budget keeps results, and leaves little of the budget."""
         best = self.best(budget_bytes)
-        return (
-            best is not None
-            and best.name != NOTHING_KEPT
-            and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
-        )
+        is_full = best is not None and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
+        return is_full and self._keeps_results(budget_bytes)
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
         """Return the unchanged step if it is within the budget, or else the fastest point; None if there is none."""
-        return min((each for each in self.points if each.footprint_bytes <= budget_bytes), key=cost, default=None)
+        return best_within(self.points, budget_bytes)
 
     def _found_candidates(self) -> list[_Candidate]:
         """Return JAX's policies and choices of several sizes."""
@@ -229,19 +233,19 @@ class _Search:
 
     def _must_be_safe(self, budget_bytes: int) -> bool:
         """Whether this is the last compile, and none that keeps results is within the budget."""
-        best = self.best(budget_bytes)
-        return len(self.points) + 1 == self._limit and (best is None or best.name == NOTHING_KEPT)
+        return len(self.points) + 1 == self._limit and not self._keeps_results(budget_bytes)
 
     def _faster(self, budget_bytes: int) -> list[_Candidate]:
         """Return the candidates that are estimated to be faster than all compiles within the budget, fastest first.
 
-        If keeping results takes time, a candidate that is no faster than a smaller one is left out.
+        If storing results takes time, a candidate that is no faster than a smaller one is left out. While no compile
+        fits, it stays: keeping more may take less memory.
         """
-        most, smallest = self._fewest_seconds(budget_bytes), inf
+        limit, smallest = self._fewest_seconds(budget_bytes), inf
+        leaves_out = bool(self._time.seconds_per_byte) and limit < inf
         found: list[_Candidate] = []
         for each in sorted(self._candidates, key=lambda each: (self._seconds(each.choice), each.choice.size_bytes)):
-            is_worthwhile = each.choice.size_bytes < smallest or not self._time.seconds_per_byte
-            if self._seconds(each.choice) < most and is_worthwhile:
+            if self._seconds(each.choice) < limit and (each.choice.size_bytes < smallest or not leaves_out):
                 found.append(each)
                 smallest = min(smallest, each.choice.size_bytes)
         return found

@@ -89,13 +89,18 @@ class ChangedStep:
     def time(self) -> StepTime:
         """The estimate of its time, from its compiles so far."""
         speeds = self.compiler.target.speeds
-        return step_time(self.points, None if speeds is None else speeds.memory_bytes_per_second)
+        bandwidth = None if speeds is None else speeds.memory_bytes_per_second
+        return step_time(self.points, bandwidth, is_loop=self.is_loop)
 
     def fastest(self, budget_bytes: int, time: StepTime) -> Choice:
         """Return the choice that keeps at most a number of bytes and is fastest by an estimate."""
-        keeping_seconds = time.seconds_per_byte / time.recomputation
-        bandwidth = self.compiler.host_bandwidth
-        return cheapest_choice(self.blocks, budget_bytes, bandwidth, keeping_seconds=keeping_seconds)
+        return cheapest_choice(
+            self.blocks,
+            budget_bytes,
+            self.compiler.host_bandwidth,
+            recomputation=time.recomputation,
+            seconds_per_byte=time.seconds_per_byte,
+        )
 
     def choice(self, checkpoints: Checkpoints) -> Choice:
         """Return the choice behind checkpoints that are the same around each block."""
@@ -145,7 +150,7 @@ class ChangedStep:
         predicted = self.predicted(checkpoints)
         with checkpointed(checkpoints):
             report = self.compiler.report(self.spec, name)
-        if checkpoints.offloaded and report.roofline is not None:
+        if checkpoints.offloaded and report.unpressed.roofline is not None:
             waiting_seconds = max(_waiting_seconds(report) - self.waiting_seconds, 0.0)
         point = point_of(
             name,
@@ -221,7 +226,7 @@ def _place(layer: Layer) -> str:
 
 def _waiting_seconds(report: Report) -> float:
     """Return the least time that a step waits for communication, by its compiled schedule; 0 if it is unknown."""
-    roofline = report.roofline
+    roofline = report.unpressed.roofline
     return 0.0 if roofline is None else roofline.communication_share * roofline.at_least_seconds
 
 

@@ -1,8 +1,8 @@
 """An estimate of a step's time from its checkpoints, for the choice of what to compile.
 
-Recomputing a result takes time, and so does keeping it: it is written in the forward pass and read in the backward
-pass. In a scan it is also copied into the array of all iterations, and out of it. The compiles so far tell what keeping
-a byte costs.
+Recomputing a result takes time, and so does storing it: it is written in the forward pass and read in the backward
+pass. In a scan it is also copied into the array of all iterations, and out of it. The compiles so far tell what storing
+a byte takes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memprof.studies.plan.choice import Choice
-from memprof.studies.plan.plan import NOTHING_KEPT, RECOMPUTATION, PlanPoint
+from memprof.studies.plan.plan import NOTHING_KEPT, RECOMPUTATION, PlanPoint, ranking_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,52 +19,71 @@ class StepTime:
     """What the time of a step consists of.
 
     Attributes:
-        base_seconds: the time without recomputation, if nothing were kept; 0 if it is unknown.
+        base_seconds: the time without recomputation, if only `base_bytes` were stored; 0 if it is unknown.
+        base_bytes: what is stored in any case.
         recomputation: the factor of the recomputation's time.
-        seconds_per_byte: the time that each kept byte adds.
+        seconds_per_byte: the time that each stored byte adds, on the device or on the host.
     """
 
     base_seconds: float = 0.0
+    base_bytes: int = 0
     recomputation: float = 1.0
     seconds_per_byte: float = 0.0
 
     def of(self, choice: Choice) -> float:
         """Estimate the time of a step with a choice."""
-        return self._estimate(choice.size_bytes, choice.repeated_seconds, choice.waiting_seconds)
+        stored_bytes = choice.size_bytes + choice.offloaded_bytes
+        return self._estimate(stored_bytes, choice.repeated_seconds, choice.waiting_seconds)
 
     def of_point(self, point: PlanPoint) -> float:
-        """Estimate the time of a compiled step by the same model, so that it can be compared with choices.
+        """Return the time of a compiled step, comparable with the estimate of a choice.
 
-        The model does not hold for layers without a checkpoint, which XLA fuses differently: there, the bound counts.
+        This is the estimate, or the bound if that is larger. The estimate does not hold for layers without a
+        checkpoint, which XLA fuses differently, so there only the bound counts.
         """
-        is_uniform = point.checkpoints is not None and point.checkpoints.num_first is None
-        if self.base_seconds and point.at_least_seconds is not None and not is_uniform:
-            return point.seconds
-        return self._estimate(point.kept_bytes, point.repeated_seconds, point.waiting_seconds)
+        bound = ranking_seconds([point])(point) if self.base_seconds else 0.0
+        if self.base_seconds and not is_uniform(point):
+            return bound
+        stored_bytes = point.kept_bytes + (point.host_bytes if point.is_offloading else 0)
+        return max(self._estimate(stored_bytes, point.repeated_seconds, point.waiting_seconds), bound)
 
-    def _estimate(self, kept_bytes: int, repeated_seconds: float, waiting_seconds: float) -> float:
-        added = self.recomputation * repeated_seconds + waiting_seconds + self.seconds_per_byte * kept_bytes
-        return self.base_seconds + added
+    def _estimate(self, stored_bytes: int, repeated_seconds: float, waiting_seconds: float) -> float:
+        storing_seconds = self.seconds_per_byte * (stored_bytes - self.base_bytes)
+        return self.base_seconds + self.recomputation * repeated_seconds + waiting_seconds + storing_seconds
 
 
-def step_time(points: Sequence[PlanPoint], memory_bandwidth: float | None) -> StepTime:
+def is_uniform(point: PlanPoint) -> bool:
+    """Whether all blocks have a checkpoint, with one policy."""
+    return point.checkpoints is not None and point.checkpoints.num_first is None
+
+
+def step_time(points: Sequence[PlanPoint], memory_bandwidth: float | None, *, is_loop: bool) -> StepTime:
     """Fit the estimate to the roofline bounds of a step's compiles.
 
-    The base is that of the compile that keeps nothing. The time per kept byte is a least-squares fit of the others. It
-    is at least the time to write the byte and to read it. Without bounds, only recomputation and transfers count.
+    The base is that of the compile that keeps nothing. The time per stored byte is a least-squares fit of the others.
+    It is at least the time to write the byte and to read it. Without bounds, only recomputation and transfers count.
 
     Args:
         memory_bandwidth: of the device's memory, in bytes per second.
+        is_loop: whether the blocks are iterations of scans, which store results also without checkpoints.
     """
-    bounds = [
-        (each.kept_bytes, each.at_least_seconds - each.repeated_seconds)
-        for each in points
-        if each.at_least_seconds is not None and not each.is_offloading
-    ]
     nothing = next((each for each in points if each.name == NOTHING_KEPT and not each.is_offloading), None)
-    if nothing is None or nothing.at_least_seconds is None or memory_bandwidth is None:
+    if nothing is None or memory_bandwidth is None or any(each.at_least_seconds is None for each in points):
         return StepTime()
-    base = nothing.at_least_seconds - nothing.repeated_seconds
-    slope = sum(size * (seconds - base) for size, seconds in bounds) / max(sum(size**2 for size, _ in bounds), 1)
-    least = 2 / memory_bandwidth
-    return StepTime(base_seconds=base, recomputation=RECOMPUTATION, seconds_per_byte=max(slope, least))
+
+    def without_recomputation(point: PlanPoint) -> float:
+        return (point.at_least_seconds or 0.0) - point.repeated_seconds
+
+    base = without_recomputation(nothing)
+    fitted = [
+        (each.kept_bytes - nothing.kept_bytes, without_recomputation(each) - base)
+        for each in points
+        if not each.is_offloading and (is_loop or is_uniform(each))
+    ]
+    slope = sum(size * seconds for size, seconds in fitted) / max(sum(size**2 for size, _ in fitted), 1)
+    return StepTime(
+        base_seconds=base,
+        base_bytes=nothing.kept_bytes,
+        recomputation=RECOMPUTATION,
+        seconds_per_byte=max(slope, 2 / memory_bandwidth),
+    )

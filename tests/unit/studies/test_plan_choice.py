@@ -76,7 +76,7 @@ def test_collectives_and_random_numbers_that_are_computed_again_are_counted() ->
 def test_what_takes_longer_to_keep_than_to_recompute_is_not_kept() -> None:
     """`up` saves 30 s with 1200 bytes, and what else may be kept less for its bytes (see above)."""
     kept = [
-        {each.primitive for each in cheapest_choice([_LAYERS], 2700, keeping_seconds=seconds).kept}
+        {each.primitive for each in cheapest_choice([_LAYERS], 2700, seconds_per_byte=seconds).kept}
         for seconds in (0.024, 0.026)  # 30 s / 1200 bytes = 0.025 s for a byte
     ]
     assert ["up" in each for each in kept] == [True, False]
@@ -118,7 +118,7 @@ def _blocks(draw: st.DrawFn) -> list[Block]:
 @settings(max_examples=40, deadline=None)
 @given(_blocks(), st.integers(0, 300), st.sampled_from([0.0, 0.5, 3.0]))
 def test_no_other_choice_within_the_budget_costs_less(
-    blocks: list[Block], budget_bytes: int, keeping_seconds: float
+    blocks: list[Block], budget_bytes: int, seconds_per_byte: float
 ) -> None:
     signatures = {each.signature for block in blocks for each in block.operations}
     sizes = {
@@ -128,9 +128,9 @@ def test_no_other_choice_within_the_budget_costs_less(
         for kept in map(frozenset, chain.from_iterable(combinations(signatures, n) for n in range(len(signatures) + 1)))
     }
     # The program counts all results of a kept signature, also those that the backward pass does not need.
-    costs = {kept: _seconds(choice_of(blocks, kept)) + keeping_seconds * size for kept, size in sizes.items()}
+    costs = {kept: _seconds(choice_of(blocks, kept)) + seconds_per_byte * size for kept, size in sizes.items()}
     best = min(costs[kept] for kept, size in sizes.items() if size <= budget_bytes)
-    found = cheapest_choice(blocks, budget_bytes, keeping_seconds=keeping_seconds)
+    found = cheapest_choice(blocks, budget_bytes, seconds_per_byte=seconds_per_byte)
     assert found.size_bytes <= budget_bytes
     assert costs[found.kept] <= best * 1.002
 

@@ -22,7 +22,7 @@ from memprof.studies.changes.donation import donations
 from memprof.studies.changes.minibatches import accumulated_more_and_more
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import cost
+from memprof.studies.plan.candidates import best_within
 from memprof.studies.plan.plan import (
     AS_IT_IS,
     CHOSEN,
@@ -31,6 +31,8 @@ from memprof.studies.plan.plan import (
     NOTHING_KEPT,
     CheckpointPlan,
     PlannedChange,
+    PlanPoint,
+    ranking_seconds,
 )
 
 _BASE = 1000  # of the footprint: what no checkpoint changes
@@ -402,7 +404,7 @@ def test_results_wait_on_the_host_if_that_takes_less_time_than_to_recompute_them
     assert plan.best is not None
     assert plan.best.checkpoints is not None
     assert {each.primitive for each in plan.best.checkpoints.offloaded} == names
-    assert (plan.best.host_bytes, plan.best.seconds) == ((1000 * _MIB, 102.0) if names else (0, 156.0))
+    assert (plan.best.host_bytes, _seconds_of(plan)) == ((1000 * _MIB, 102.0) if names else (0, 156.0))
     offloading = [point for point in plan.points if point.is_offloading]
     assert [point.waiting_seconds for point in offloading] == pytest.approx([waited_seconds] * len(offloading))
     assert offloading
@@ -543,20 +545,35 @@ class TestAllowedChanges:
         assert plan.best.footprint_bytes <= budget_bytes
 
 
-def test_of_points_within_the_budget_the_fastest_wins() -> None:
-    def point(flops: int, seconds: float, size: int, *, checkpoints: Any = "some", bound: float | None = 1.0) -> Any:
-        return SimpleNamespace(
-            recomputed_flops=flops,
-            seconds=seconds,
-            footprint_bytes=size,
-            checkpoints=checkpoints,
-            at_least_seconds=bound,
-        )
+def _seconds_of(plan: CheckpointPlan) -> float:
+    assert plan.best is not None
+    return ranking_seconds(plan.points)(plan.best)
 
-    points = [point(1, 9.0, 9), point(2, 3.0, 1), point(1, 3.0, 9), point(1, 3.0, 8), point(0, 1.0, 1, bound=None)]
-    assert min(points, key=cost) is points[3]
-    unchanged = point(0, 20.0, 9, checkpoints=None)  # a step that fits as it is needs no checkpoints
-    assert min([*points, unchanged], key=cost) is unchanged
+
+def _ranked(flops: int, repeated: float, size: int, *, is_unchanged: bool = False, bound: float | None = 10.0) -> Any:
+    return PlanPoint(
+        name=CHOSEN,
+        checkpoints=None if is_unchanged else Checkpoints(kept=frozenset()),
+        kept_bytes=0,
+        repeated_seconds=repeated,
+        footprint_bytes=size,
+        recomputed_flops=flops,
+        at_least_seconds=bound,
+    )
+
+
+def test_of_points_within_the_budget_the_fastest_wins() -> None:
+    points = [_ranked(1, 9.0, 9), _ranked(2, 3.0, 1), _ranked(1, 3.0, 9), _ranked(1, 3.0, 8), _ranked(1, 0.0, 10)]
+    assert best_within(points, 9) is points[3]  # the last one is too large
+    unchanged = _ranked(0, 20.0, 9, is_unchanged=True)  # a step that fits as it is needs no checkpoints
+    assert best_within([*points, unchanged], 9) is unchanged
+    assert best_within(points, 0) is None
+
+
+def test_if_a_point_has_no_bound_recomputation_ranks_all() -> None:
+    slow, fast = _ranked(1, 2.0, 9, bound=30.0), _ranked(1, 5.0, 9, bound=20.0)
+    assert best_within([slow, fast], 9) is fast  # 20 + 5 is less than 30 + 2
+    assert best_within([slow, fast, _ranked(1, 3.0, 9, bound=None)], 9) is slow
 
 
 def test_results_that_are_slow_to_keep_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,11 +586,11 @@ def test_results_that_are_slow_to_keep_are_recomputed(monkeypatch: pytest.Monkey
     assert plan.best is not None
     assert plan.best.checkpoints is not None
     assert plan.best.checkpoints.kept == _ALL - {_GELU}
-    assert plan.best.seconds == pytest.approx(_BASE_SECONDS + 8 * (6 + 0.03 * 700))
+    assert _seconds_of(plan) == pytest.approx(_BASE_SECONDS + 8 * (6 + 0.03 * 700))
 
 
 def test_a_step_that_is_slow_to_keep_is_left_alone_if_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = _Compiler([Block(operations=_OPERATIONS, count=8)], is_loop=True, seconds_per_byte=1.0)
     plan = compiler.plan(monkeypatch, _BASE + 8000, with_curve=True)
     assert plan.best is plan.points[0]
-    assert plan.curve[-1].seconds < plan.best.seconds  # the curve still shows what is faster
+    assert ranking_seconds(plan.points)(plan.curve[-1]) < _seconds_of(plan)  # the curve still shows what is faster
