@@ -74,9 +74,9 @@ def plan(
 ) -> None:
     """Find a checkpoint policy for a memory budget.
 
-    Among the policies within the budget, memprof chooses the one whose step is fastest by its roofline bound. It
-    compiles the unchanged step, then up to four versions with `jax.checkpoint` around its layers. The files of the step
-    do not change. The exit code is 1 if no policy fits the budget.
+    A step within the budget stays as it is. Otherwise memprof chooses the fastest policy within the budget, by roofline
+    bounds. It compiles the unchanged step, then up to four versions with `jax.checkpoint` around its layers. The files
+    of the step do not change. The exit code is 1 if no policy fits the budget.
 
         memprof plan train.py:step_spec --target a100-40gb --memory 30GiB
 
