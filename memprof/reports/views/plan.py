@@ -12,9 +12,9 @@ from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
-_BOUND = "Times are roofline bounds, not measured."
+_BOUND = "Bounds are the least times by the roofline, not measured."
 _FASTEST = (
-    "The plan is the compile within the budget with the least sum of both, because recomputation takes longer than its"
+    "The plan has the least sum of both bounds, of all compiles within the budget: recomputation takes longer than its"
     " bound."
 )
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
@@ -121,7 +121,7 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
-            *([number("recomputed in", repeated), number("step takes at least", bound)] if _has_bounds(plan) else []),
+            *([number("its bound", repeated), number("step's bound", bound)] if _has_bounds(plan) else []),
             *(offloading if any(point.is_offloading for point in plan.points) else []),
             text("within the budget", fits),
         ],
