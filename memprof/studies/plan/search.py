@@ -132,11 +132,11 @@ class _Search:
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
         self._limit = 0  # number of points
-        self._prices_keeping = True  # in the estimate of time
+        self._prices_storing = True  # in the estimate of time
 
     @property
     def _time(self) -> StepTime:
-        return self.step.time if self._prices_keeping else StepTime()
+        return self.step.time if self._prices_storing else StepTime()
 
     @property
     def smallest_bytes(self) -> int:
@@ -167,16 +167,16 @@ class _Search:
         """Compile candidates that may fit and are faster than all points within the budget.
 
         For a scan, a mixture comes after all candidates: it splits the scan in two, which copies the scan's inputs.
-        Keeping may take less time than estimated, so the last compiles are of candidates that recompute less: one for a
-        scan, where the unchanged step tells what keeping takes, and up to the limit for unrolled layers.
+        Storing may take less time than estimated, so the last compiles are of candidates that recompute less: one for a
+        scan, where the unchanged step tells what storing takes, and all but one for unrolled layers.
         """
         self._limit = len(self.points) + _MAX_COMPILES
         self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
-        self._try_candidates(budget_bytes, self._limit - 1)
+        self._try_candidates(budget_bytes, self._limit - 1 if self.step.is_loop else len(self.points) + 1)
         if self._can_mix() and self.step.is_loop:
             self._mix(budget_bytes)
             self._try_candidates(budget_bytes, self._limit - 1)
-        self._prices_keeping = False
+        self._prices_storing = False
         is_told = self.step.is_loop and self._keeps_results(budget_bytes)
         self._try_candidates(budget_bytes, min(self._limit, len(self.points) + 1) if is_told else self._limit)
 
@@ -225,7 +225,7 @@ class _Search:
             base, fewest = self._time.base_seconds, self._fewest_seconds(budget_bytes)
             is_worthwhile = self._seconds(found.choice) - base <= (1 - _WORTHWHILE) * (fewest - base)
             found = found if is_worthwhile else None
-        if not self._can_mix() or self.step.is_loop:
+        if not self._can_mix() or self.step.is_loop or self._prices_storing:
             return found
         fastest = min(self._fewest_seconds(budget_bytes), inf if found is None else self._seconds(found.choice))
         is_known = any(each.checkpoints and each.checkpoints.num_first for each in self.step.points)
