@@ -16,16 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import memprof
 from benchmarks.checkpoint_plans import SIZES
+from benchmarks.record import write_record
 from benchmarks.steps_on_device import DeviceStep, run_steps
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.plan.plan import PlanPoint
@@ -63,14 +61,7 @@ def main() -> None:
     for (name, point), measured in zip(points, run_steps(steps, memory_bytes), strict=True):
         rows.append(_row_of(name, point, measured))
         print(json.dumps(rows[-1]), flush=True)
-        if asked.output:
-            result = {
-                "versions": {"jax": version("jax"), "memprof": memprof.__version__},
-                "command": shlex.join(["python", "-m", "benchmarks.validate_plans", *sys.argv[1:]]),
-                "target": asked.target,
-                "rows": rows,
-            }
-            asked.output.write_text(json.dumps(result, indent=1) + "\n")
+        write_record(asked.output, rows, target=asked.target)
 
 
 def _points(target: str) -> Iterator[tuple[str, PlanPoint]]:

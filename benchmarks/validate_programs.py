@@ -15,21 +15,19 @@ its own share of the card.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import memprof
 from benchmarks.checkpoint_plans import JUDGED
 from benchmarks.plain_jax import run
+from benchmarks.record import write_record
 from benchmarks.validate import accuracy, error_percent
 from memprof.reports.units import format_bytes, format_signed_bytes
 
@@ -60,14 +58,7 @@ def main() -> None:
         for row in executor.map(row_of, asked.programs):
             rows.append(row)
             print(row["program"], file=sys.stderr, flush=True)
-            if asked.output:
-                result = {
-                    "versions": {"jax": version("jax"), "memprof": memprof.__version__},
-                    "command": shlex.join(["python", "-m", "benchmarks.validate_programs", *sys.argv[1:]]),
-                    "target": asked.target,
-                    "rows": rows,
-                }
-                asked.output.write_text(json.dumps(result, indent=1) + "\n")
+            write_record(asked.output, rows, target=asked.target)
             if asked.markdown:
                 asked.markdown.write_text(markdown(rows))
     print(markdown(rows), end="")

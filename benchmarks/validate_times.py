@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
-import memprof
+from benchmarks.record import write_record
 from benchmarks.steps_on_device import DeviceStep, run_steps
 from benchmarks.validate import ON_A_GPU, Configuration
 from memprof.analysis.pipeline import analyze
@@ -61,14 +59,7 @@ def main() -> None:
     for found, measured in zip(predicted.values(), run_steps(steps, memory_bytes), strict=True):
         rows.append({**found, "measured": measured})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        if asked.output:
-            result = {
-                "versions": {"jax": version("jax"), "memprof": memprof.__version__},
-                "command": shlex.join(["python", "-m", "benchmarks.validate_times", *sys.argv[1:]]),
-                "target": asked.target,
-                "rows": rows,
-            }
-            asked.output.write_text(json.dumps(result, indent=1) + "\n")
+        write_record(asked.output, rows, target=asked.target)
     print(markdown(rows), end="")
 
 

@@ -17,18 +17,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import memprof
+from benchmarks.record import write_record
 from benchmarks.validate import accuracy, error_percent
 from memprof.reports.units import format_bytes
 
@@ -225,13 +224,7 @@ def main() -> None:
         predicted = [predicting.submit(_in_process, "predict", step) for step in asked.steps]
         for step, one, other in zip(asked.steps, measured, predicted, strict=True):
             rows.append({"step": step, "measured": one.result(), "predicted": other.result()})
-            if asked.output:
-                result = {
-                    "versions": {"torch": version("torch"), "memprof": memprof.__version__},
-                    "command": shlex.join(["python", "-m", "benchmarks.validate_torch", *sys.argv[1:]]),
-                    "rows": rows,
-                }
-                asked.output.write_text(json.dumps(result, indent=1) + "\n")
+            write_record(asked.output, rows, package="torch")
             if asked.markdown:
                 asked.markdown.write_text(markdown(rows))
     print(markdown(rows), end="")
