@@ -342,11 +342,10 @@ def main() -> None:
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
     is_rehearsal = not has_accelerator_device()
-    configurations = [
-        each
-        for each in (REHEARSAL if is_rehearsal else ON_A_GPU)
-        if not arguments.labels or each.label in arguments.labels
-    ]
+    all_rows = {each.label: each for each in (REHEARSAL if is_rehearsal else ON_A_GPU)}
+    if unknown := set(arguments.labels).difference(all_rows):
+        parser.error(f"no row is named {', '.join(sorted(unknown))}")
+    configurations = [all_rows[label] for label in arguments.labels or all_rows]
     num_jobs = default_num_jobs()
     kept_free = 0.0 if is_rehearsal else SECONDS_PER_DEVICELESS_ROW * -(-len(configurations) // num_jobs)
 

@@ -247,7 +247,7 @@ def _plan_point(name: str, kept: bool | None, kept_bytes: int, footprint_bytes: 
         name=name,
         checkpoints=checkpoints,
         kept_bytes=kept_bytes,
-        repeated_seconds=0.0,
+        repeated_seconds=1e-12 * flops,
         footprint_bytes=footprint_bytes,
         recomputed_flops=flops,
         at_least_seconds=0.010 + 1e-12 * flops,

@@ -78,7 +78,8 @@ def _waiting(point: PlanPoint) -> str:
 
 
 def _has_bounds(plan: CheckpointPlan) -> bool:
-    return any(point.at_least_seconds is not None for point in plan.points)
+    """Whether steps have bounds. Plans are ranked by them only if all have one."""
+    return all(point.at_least_seconds is not None for point in plan.points)
 
 
 def _times(plan: CheckpointPlan) -> str:
@@ -121,7 +122,8 @@ def _points(plan: CheckpointPlan) -> Table:
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),
-            *([number("its bound", repeated), number("step's bound", bound)] if _has_bounds(plan) else []),
+            *([number("its bound", repeated)] if any(point.repeated_seconds for point in plan.points) else []),
+            *([number("step's bound", bound)] if _has_bounds(plan) else []),
             *(offloading if any(point.is_offloading for point in plan.points) else []),
             text("within the budget", fits),
         ],

@@ -74,9 +74,9 @@ def cheapest_choice(
     """Return the results to keep within a number of bytes that add the least time to a step.
 
     Args:
+        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
         recomputation: the factor of the recomputation's time.
         seconds_per_byte: the time to store a byte, on the device or on the host.
-        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
     """
     size_of = sizes_of(blocks)
     scale = max(float(sum(size_of.values())), 1.0)

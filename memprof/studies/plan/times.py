@@ -42,7 +42,7 @@ class StepTime:
         checkpoint, which XLA fuses differently, so there only the bound counts.
         """
         bound = ranking_seconds([point])(point) if self.base_seconds else 0.0
-        if self.base_seconds and not is_uniform(point):
+        if self.base_seconds and not _is_uniform(point):
             return bound
         stored_bytes = point.kept_bytes + (point.host_bytes if point.is_offloading else 0)
         return max(self._estimate(stored_bytes, point.repeated_seconds, point.waiting_seconds), bound)
@@ -52,7 +52,7 @@ class StepTime:
         return self.base_seconds + self.recomputation * repeated_seconds + waiting_seconds + storing_seconds
 
 
-def is_uniform(point: PlanPoint) -> bool:
+def _is_uniform(point: PlanPoint) -> bool:
     """Whether all blocks have a checkpoint, with one policy."""
     return point.checkpoints is not None and point.checkpoints.num_first is None
 
@@ -78,7 +78,7 @@ def step_time(points: Sequence[PlanPoint], memory_bandwidth: float | None, *, is
     fitted = [
         (each.kept_bytes - nothing.kept_bytes, without_recomputation(each) - base)
         for each in points
-        if not each.is_offloading and (is_loop or is_uniform(each))
+        if not each.is_offloading and (is_loop or _is_uniform(each))
     ]
     slope = sum(size * seconds for size, seconds in fitted) / max(sum(size**2 for size, _ in fitted), 1)
     return StepTime(

@@ -159,6 +159,10 @@ def test_results_wait_on_the_host_where_the_link_keeps_up_with_the_kernels() -> 
     assert cheapest_choice(blocks, 0, _HOST) == one  # 6 s again, rather than to wait for 12 s
     assert _seconds(cheapest_choice(blocks, 0)) == 24.0
     assert cheapest_choice(blocks, 96 * _MIB, _HOST).offloaded == frozenset()  # all can be kept
+    # 6 s of recomputation that count three times are worse than to wait for 12 s.
+    assert cheapest_choice(blocks, 0, _HOST, recomputation=3.0).offloaded == {up, down}
+    storing = 0.1 / _MIB  # on the device or on the host
+    assert cheapest_choice(blocks, 96 * _MIB, _HOST, seconds_per_byte=storing).offloaded == frozenset()
     assert cheapest_choice(blocks, 0, 2.0 * _HOST).offloaded == {up, down}  # 12 s are hidden completely
 
 

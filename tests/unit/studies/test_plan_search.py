@@ -22,7 +22,7 @@ from memprof.studies.changes.donation import donations
 from memprof.studies.changes.minibatches import accumulated_more_and_more
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.candidates import best_within
+from memprof.studies.plan.candidates import best_within, point_of
 from memprof.studies.plan.plan import (
     AS_IT_IS,
     CHOSEN,
@@ -609,3 +609,35 @@ def test_unrolled_layers_store_at_the_price_of_memory_first_and_recompute_less_l
     assert last
     assert all(each is not None and each.num_first is not None for each in last)
     assert plan.best is plan.points[2]  # they take longer
+
+
+def test_a_scan_for_which_nothing_fits_takes_all_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storing a byte takes so long that only nothing kept is worthwhile. It is 200 bytes too large, but XLA decides."""
+    plan = _Compiler([_layers(10)], is_loop=True, seconds_per_byte=1.0).plan(monkeypatch, _BASE - 200)
+    assert plan.best is None
+    assert len(plan.points) == 5  # the unchanged step and four more
+
+
+def test_a_curve_does_not_change_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices of a curve recompute as little as their size allows; the plan may keep less."""
+    compiler = _Compiler([_layers(10)], is_loop=True, seconds_per_byte=0.015)
+    without = compiler.plan(monkeypatch, 9900)
+    with_curve = compiler.plan(monkeypatch, 9900, with_curve=True)
+    assert with_curve.best is not None
+    assert without.best is not None
+    assert with_curve.best.checkpoints == without.best.checkpoints
+
+
+def test_bytes_and_bound_of_a_point_are_those_of_the_plan_without_memory_pressure() -> None:
+    unpressed = SimpleNamespace(
+        footprint_bytes=9, roofline=SimpleNamespace(at_least_seconds=2.0), memory_spaces={"host": 3}
+    )
+    pressed: Any = SimpleNamespace(
+        footprint_bytes=5,
+        roofline=SimpleNamespace(at_least_seconds=4.0),
+        memory_spaces={},
+        unpressed=unpressed,
+        recomputed_flops=1,
+    )
+    point = point_of(AS_IT_IS, pressed, None, kept_bytes=0, repeated_seconds=0.0)
+    assert (point.footprint_bytes, point.at_least_seconds, point.host_bytes) == (9, 2.0, 3)
