@@ -287,6 +287,13 @@ def unchanged_plan() -> CheckpointPlan:
     return replace(found, points=found.points[:1])
 
 
+def slow_plan() -> CheckpointPlan:
+    """Return a curve of a step that fits unchanged, but is slower than with the chosen checkpoints."""
+    found = plan(budget_bytes=9000, best=0)
+    points = (replace(found.points[0], at_least_seconds=0.020), *found.points[1:])
+    return replace(found, points=points, best=points[0], is_loop=True)
+
+
 def _explanation() -> Document:
     """A temp block of a program that lists more buffers than are shown, every other one of which it has itself."""
     found, program = explain(read_log(POSTED["tpu, compiling, buffers listed (jax 0.4)"].text), []), full_report()
@@ -439,6 +446,8 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan": lambda: plan_document(plan(budget_bytes=6100, best=3)),
     "plan_of_a_loop": lambda: plan_document(plan(budget_bytes=6000, best=2)),
     "plan_fits": lambda: plan_document(unchanged_plan()),
+    "plan_fits_in_a_scan": lambda: plan_document(replace(unchanged_plan(), is_loop=True)),
+    "plan_fits_but_is_slow": lambda: plan_document(slow_plan()),
     "plan_fits_nothing": lambda: plan_document(plan(budget_bytes=4999, best=None)),
     "explain": _explanation,
     "fit": _fit,

@@ -8,7 +8,7 @@ from memprof.reports.document import Document, Heading, Note, Table, Tone
 from memprof.reports.units import format_bytes, format_flops, format_short_seconds
 from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import Field, bar, number, table, text
-from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint
+from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint, ranking_seconds
 
 _CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
 
@@ -17,6 +17,7 @@ _FASTEST = (
     "The plan has the least sum of both bounds, of all compiles within the budget: recomputation takes longer than its"
     " bound."
 )
+_CAN_BE_FASTER = "Checkpoints can also make a step with a scan faster: --curve compiles some."
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 
@@ -40,6 +41,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             *((Note(text=_waiting(plan.best), tone=Tone.ACCENT),) if plan.best and plan.best.is_offloading else ()),
             *((Note(text=_OFFER, tone=Tone.ACCENT),) if _could_offload(plan) else ()),
+            *((Note(text=_faster(plan), tone=Tone.ACCENT),) if _faster(plan) else ()),
             *((Note(text=_times(plan), tone=Tone.MUTED),) if _has_bounds(plan) else ()),
             Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
@@ -75,6 +77,26 @@ def _could_offload(plan: CheckpointPlan) -> bool:
 def _waiting(point: PlanPoint) -> str:
     waiting = format_short_seconds(point.waiting_seconds)
     return f"The step waits at least {waiting} for transfers (roofline of XLA's schedule, not measured)."
+
+
+def _faster(plan: CheckpointPlan) -> str:
+    """Say that a step that fits is faster with checkpoints; empty if no compile shows it.
+
+    If none has been compiled and the step has a scan, say that checkpoints can make it faster.
+    """
+    if plan.best is None or plan.best.checkpoints is not None:
+        return ""
+    if not any(point.checkpoints for point in plan.points):
+        return _CAN_BE_FASTER if plan.is_loop and _has_bounds(plan) else ""
+    seconds = ranking_seconds(plan.points)
+    fastest = min((each for each in plan.points if each.footprint_bytes <= plan.best.footprint_bytes), key=seconds)
+    if not _has_bounds(plan) or seconds(fastest) >= seconds(plan.best):
+        return ""
+    return (
+        f"The step is unchanged because it fits. Checkpoints ({fastest.name}) make it faster, by the sum of both bounds:"
+        f" {format_short_seconds(seconds(fastest))} instead of {format_short_seconds(seconds(plan.best))}. A --memory"
+        f" below {format_bytes(plan.best.footprint_bytes)} gives a plan with checkpoints."
+    )
 
 
 def _has_bounds(plan: CheckpointPlan) -> bool:
