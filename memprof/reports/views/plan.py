@@ -92,10 +92,11 @@ def _faster(plan: CheckpointPlan) -> str:
     fastest = min((each for each in plan.points if each.footprint_bytes <= plan.best.footprint_bytes), key=seconds)
     if not _has_bounds(plan) or seconds(fastest) >= seconds(plan.best):
         return ""
+    fewest, unchanged = (format_short_seconds(seconds(each)) for each in (fastest, plan.best))
     return (
-        f"The step is unchanged because it fits. Checkpoints ({fastest.name}) make it faster, by the sum of both bounds:"
-        f" {format_short_seconds(seconds(fastest))} instead of {format_short_seconds(seconds(plan.best))}. A --memory"
-        f" below {format_bytes(plan.best.footprint_bytes)} gives a plan with checkpoints."
+        f"The step is unchanged because it fits. Checkpoints ({fastest.name}) make it faster, by the sum of both"
+        f" bounds: {fewest} instead of {unchanged}. A --memory below {format_bytes(plan.best.footprint_bytes)} gives a plan with"
+        " checkpoints."
     )
 
 
