@@ -95,8 +95,8 @@ def _faster(plan: CheckpointPlan) -> str:
     fewest, unchanged = (format_short_seconds(seconds(each)) for each in (fastest, plan.best))
     return (
         f"The step is unchanged because it fits. Checkpoints ({fastest.name}) make it faster, by the sum of both"
-        f" bounds: {fewest} instead of {unchanged}. A --memory below {format_bytes(plan.best.footprint_bytes)} gives a plan with"
-        " checkpoints."
+        f" bounds: {fewest} instead of {unchanged}."
+        f" A --memory below {format_bytes(plan.best.footprint_bytes)} gives a plan with checkpoints."
     )
 
 
