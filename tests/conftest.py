@@ -29,6 +29,26 @@ settings.register_profile("without clocks", deadline=None, suppress_health_check
 settings.load_profile("without clocks")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option with which CI repeats tests with a second version of jax."""
+    parser.addoption(
+        "--first-cases",
+        action="store_true",
+        help="of each parametrized test, run only its first case and those marked with_each_jax",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # so that `-m` comes first
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect cases if the option says so."""
+    if not config.getoption("first_cases"):
+        return
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+    selected = [item for item in items if item in first or item.get_closest_marker("with_each_jax")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    items[:] = selected
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium as the machine has it. There can be one Playwright in a process at a time, so all tests share it."""

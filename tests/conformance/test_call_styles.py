@@ -411,6 +411,7 @@ def test_there_are_enough_styles() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.with_each_jax
 @pytest.mark.parametrize("name", STYLES)
 def test_the_program_is_that_of_the_frameworks_own_jit(name: str, tmp_path: Path) -> None:
     style = STYLES[name]

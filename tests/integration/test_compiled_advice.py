@@ -298,9 +298,7 @@ def _compiled(advice: tuple[Advice, ...]) -> dict[str, Advice]:
     return {each.rule: each for each in advice if each.is_compiled}
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", *(pytest.param(name, marks=pytest.mark.with_one_jax) for name in ("nnx", "equinox", "linen"))]
-)
+@pytest.mark.parametrize("name", ["plain", "nnx", "equinox", "linen"])
 def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -> None:
     own = _names(_PROGRAMS[name], tmp_path, name)
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes

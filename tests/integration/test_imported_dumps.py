@@ -56,7 +56,7 @@ def sizes_by_module(node: Any) -> Iterator[tuple[str, Any]]:
         yield from sizes_by_module(child)
 
 
-@pytest.mark.parametrize("name", ["cpu", pytest.param("h100-80gb", marks=pytest.mark.with_one_jax)])
+@pytest.mark.parametrize("name", ["cpu", "h100-80gb"])
 def test_the_report_is_that_of_the_capture(tmp_path: Path, name: str) -> None:
     target, shapes = resolve(name), arguments()
     if target.is_deviceless:
@@ -114,7 +114,7 @@ def as_exported(step: Any, shapes: Any) -> bytes:
     return b"\0" * 12 + len(module).to_bytes(4, "little") + module + b"\0" * 4
 
 
-@pytest.mark.parametrize("is_exported", [True, pytest.param(False, marks=pytest.mark.with_one_jax)])
+@pytest.mark.parametrize("is_exported", [True, False])
 def test_what_is_lowered_is_compiled_for_a_target(tmp_path: Path, is_exported: bool) -> None:
     step, shapes, path = jax.jit(train_step, donate_argnums=0), arguments(), tmp_path / "step"
     path.write_bytes(

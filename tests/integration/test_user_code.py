@@ -103,7 +103,7 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
-ONE_JAX = pytest.mark.with_one_jax
+EACH_JAX = pytest.mark.with_each_jax  # the sentence is JAX's, or one about its exception
 # As the installed `memprof` starts: without the working folder on Python's path.
 _PROGRAM = (sys.executable, "-P", "-m", "memprof.profiler_cli.main")
 
@@ -117,33 +117,37 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     ("name", "code", "sentence", "line"),
     [
         ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
-        ("missing_argument", 3, "the arguments in the StepSpec must match the parameters of the function", None),
-        pytest.param("not_a_step", 2, "gives an object of type int, not a step", None, marks=ONE_JAX),
-        pytest.param("raising", 3, "ValueError: mine", 'raise ValueError("mine")', marks=ONE_JAX),
-        ("leak", 3, "tracer leak", None),
         pytest.param(
+            "missing_argument",
+            3,
+            "the arguments in the StepSpec must match the parameters of the function",
+            None,
+            marks=EACH_JAX,
+        ),
+        ("not_a_step", 2, "gives an object of type int, not a step", None),
+        ("raising", 3, "ValueError: mine", 'raise ValueError("mine")'),
+        pytest.param("leak", 3, "tracer leak", None, marks=EACH_JAX),
+        (
             "asking",
             3,
             "EOFError: EOF when reading a line (input() cannot be answered here",
             'input("how many? ")',
-            marks=ONE_JAX,
         ),
-        pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
-        ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
+        ("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop"),
+        pytest.param("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5", marks=EACH_JAX),
         (
             "main",
             2,
             "was not called, because it does not declare that it returns a step: if it does, annotate it",
             None,
         ),
-        pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
-        ("sharded", 2, "the shardings of the step use 2 meshes of different devices", None),
-        pytest.param(
+        ("sized", 2, "takes width, without a default: name a function that returns", None),
+        pytest.param("sharded", 2, "the shardings of the step use 2 meshes of different devices", None, marks=EACH_JAX),
+        (
             "sise",
             2,
             "There is no object of code.py called 'sise' (did you mean 'sized'?): choose from loss, helper",
             None,
-            marks=ONE_JAX,
         ),
     ],
 )
@@ -246,7 +250,7 @@ def test_an_import_that_fails_is_the_users(command: Command) -> None:
     assert "install it where memprof runs" in stderr
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_parameters_are_set_with_their_types(command: Command) -> None:
     returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none", "-v")
     assert returncode == 0
@@ -264,7 +268,7 @@ def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
     assert "footprint 192 B" in done.stdout  # (4, 6) float32 in and out: the file and three arguments; "--flag"
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command) -> None:
     for name in ("analysis", "reports", "workloads", "capture"):
         (command.folder / f"{name}.py").write_text("WIDTH = 5\n", encoding="utf-8")
@@ -280,7 +284,7 @@ def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command
         assert "footprint 40 B" in stdout
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command: Command) -> None:
     (command.folder / "tables.py").write_text(
         "import jax, memprof\n"
@@ -299,7 +303,7 @@ def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command:
     assert json.loads(stdout)["doubts"] == []
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     returncode, _, stderr = _run(command, "code.py:endless", "--timeout", "4")
     assert returncode == 3
@@ -307,7 +311,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     assert not command.processes()
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -327,7 +331,7 @@ def test_what_does_not_apply_is_said(command: Command, arguments: tuple[str, ...
     assert sentence in stderr
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_techniques_apply_to_a_users_loss(command: Command) -> None:
     rows = ["baseline", "donate", "bf16", "accum4", "remat", "opt=sgd"]
     options = [option for row in rows for option in ("-t", row)]
@@ -343,7 +347,7 @@ def test_techniques_apply_to_a_users_loss(command: Command) -> None:
     assert by_row["donate"]["categories"]["outputs"] < by_row["baseline"]["categories"]["outputs"] - 3 * 8192 + 1024
 
 
-@ONE_JAX
+@pytest.mark.with_one_jax
 def test_the_largest_batch_of_a_script_that_nobody_has_touched(memprof: Command) -> None:
     """Of 10 MiB, 6 MiB and 196 bytes are weights, two moments of each, and what follows them: 4 x 256 x 256 x 4 x 6.
 

@@ -124,6 +124,7 @@ def of_linen_with_dropout() -> Case:
 CASES = (unrolled, unrolled_and_jitted, under_a_checkpoint, scanned, of_nnx, of_equinox, of_linen_with_dropout)
 
 
+@pytest.mark.with_each_jax
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]) -> None:
     step, args = case()

@@ -795,6 +795,7 @@ def a_recurrent_network_with_a_history_of_tokens() -> Case:
     return step, (params, state, TOKENS), {"params": P, "state": S, "tokens": B}
 
 
+@pytest.mark.with_each_jax
 @pytest.mark.parametrize("name", CASES)
 def test_weights_are_params_and_what_attention_reads_is_the_cache(name: str) -> None:
     step, args, expected = CASES[name]()

@@ -701,6 +701,7 @@ def an_equinox_model_with_its_state_and_frozen_layers() -> Case:
     return step, (model, state, moments, X, Y), expected
 
 
+@pytest.mark.with_each_jax
 @pytest.mark.parametrize("name", CASES)
 def test_every_leaf_that_comes_back_has_its_role(name: str) -> None:
     step, args, expected = CASES[name]()

@@ -764,6 +764,7 @@ def test_the_two_of_a_lone_product_cannot_be_told() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.with_each_jax
 @pytest.mark.parametrize("name", CASES)
 def test_every_leaf_has_its_role_without_a_doubt(name: str) -> None:
     step, args, expected = CASES[name]()
