@@ -43,9 +43,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect cases if the option says so."""
     if not config.getoption("first_cases"):
         return
-    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+    first = {*{item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()}
     selected = [item for item in items if item in first or item.get_closest_marker("with_each_jax")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    config.hook.pytest_deselected(items=[*{*items}.difference(selected)])
     items[:] = selected
 
 

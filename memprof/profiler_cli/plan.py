@@ -83,6 +83,8 @@ def plan(
         memprof plan transformer -t bf16 --preset gpt2 --memory 8GiB -o policy.py
     """
     from memprof.amounts import parse_bytes
+
+    budget_bytes = None if memory is None else parse_bytes(memory)  # before the imports below, which take seconds
     from memprof.files import IfTaken, check_writable, write_whole
     from memprof.reports.json.answers import plan_json
     from memprof.reports.views.plan import plan_document
@@ -92,7 +94,6 @@ def plan(
     show.check_shows_documents("a plan")
     if output is not None:
         check_writable(output, overwrite=force)
-    budget_bytes = None if memory is None else parse_bytes(memory)
     found = _found(
         step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
         with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow), offload=offload,

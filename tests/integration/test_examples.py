@@ -14,7 +14,7 @@ from memprof.workloads.user.build import UserStep
 from memprof.workloads.user.reference import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TARGETS = ("h100-80gb", "cpu")
+TARGETS = (pytest.param("h100-80gb", marks=pytest.mark.with_each_jax), "cpu")
 
 # Modules of the user's own, as they were written, that the module table must name, and categories that must be there.
 EXPECTED = {

@@ -26,6 +26,8 @@ PROGRAMS = (
     Step(workload="mlp", preset="tiny", target="cpu"),
     Step(workload="mlp", preset="tiny", target="h100-80gb", techniques=("bf16+donate",)),
     TRANSFORMER(target="l4", techniques=("scan+remat", "accum2")),
+)
+MORE_PROGRAMS = (
     TRANSFORMER(target="a100-40gb", techniques=("scan+offload-opt",)),
     TRANSFORMER(target="cpu", techniques=("donate+opt=adafactor",)),
 )
@@ -33,7 +35,7 @@ PROGRAMS = (
 
 @pytest.mark.parametrize(
     "step",
-    PROGRAMS,
+    [*(pytest.param(step, marks=pytest.mark.with_each_jax) for step in PROGRAMS), *MORE_PROGRAMS],
     ids=lambda step: "-".join((step.workload, *step.techniques, step.target)),
 )
 def test_the_plan_and_its_totals_are_those_of_the_finished_compile(

@@ -41,7 +41,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             *((Note(text=_waiting(plan.best), tone=Tone.ACCENT),) if plan.best and plan.best.is_offloading else ()),
             *((Note(text=_OFFER, tone=Tone.ACCENT),) if _could_offload(plan) else ()),
-            *((Note(text=_faster(plan), tone=Tone.ACCENT),) if _faster(plan) else ()),
+            *(Note(text=each, tone=Tone.ACCENT) for each in filter(None, [_faster(plan)])),
             *((Note(text=_times(plan), tone=Tone.MUTED),) if _has_bounds(plan) else ()),
             Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
@@ -80,23 +80,24 @@ def _waiting(point: PlanPoint) -> str:
 
 
 def _faster(plan: CheckpointPlan) -> str:
-    """Say that a step that fits is faster with checkpoints; empty if no compile shows it.
+    """Say that a step that fits without checkpoints is faster with them; empty if no compile shows it.
 
     If none has been compiled and the step has a scan, say that checkpoints can make it faster.
     """
-    if plan.best is None or plan.best.checkpoints is not None:
+    if plan.best is None or plan.best.checkpoints is not None or not _has_bounds(plan):
         return ""
+    within = [each for each in plan.points if each.footprint_bytes <= plan.best.footprint_bytes and each.checkpoints]
     if not any(point.checkpoints for point in plan.points):
-        return _CAN_BE_FASTER if plan.is_loop and _has_bounds(plan) else ""
+        return _CAN_BE_FASTER if plan.is_loop else ""
     seconds = ranking_seconds(plan.points)
-    fastest = min((each for each in plan.points if each.footprint_bytes <= plan.best.footprint_bytes), key=seconds)
-    if not _has_bounds(plan) or seconds(fastest) >= seconds(plan.best):
+    fastest = min(within, key=seconds, default=plan.best)
+    if seconds(fastest) >= seconds(plan.best):
         return ""
-    fewest, unchanged = (format_short_seconds(seconds(each)) for each in (fastest, plan.best))
+    fewest, without = (format_short_seconds(seconds(each)) for each in (fastest, plan.best))
     return (
-        f"The step is unchanged because it fits. Checkpoints ({fastest.name}) make it faster, by the sum of both"
-        f" bounds: {fewest} instead of {unchanged}."
-        f" A --memory below {format_bytes(plan.best.footprint_bytes)} gives a plan with checkpoints."
+        f"The step fits without checkpoints, but is faster with some ({fastest.name}), by the sum of both bounds:"
+        f" {fewest} instead of {without}. --allow none, with a --memory below"
+        f" {format_bytes(plan.best.footprint_bytes)}, plans checkpoints."
     )
 
 

@@ -87,5 +87,5 @@ def _change(
         return None
     head, line = applied.rsplit("\n\n", 1)
     imports = head if "import jax" in head.splitlines() else f"import jax\n{head}"
-    code = f"{imports}\n\n# no change to a single line of yours would checkpoint only the repeated part\n{line}\n"
+    code = f"{imports}\n\n# memprof found no function of yours that contains only the repeated part\n{line}\n"
     return code, step_of_code(spec, code), nullcontext

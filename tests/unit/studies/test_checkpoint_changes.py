@@ -388,7 +388,7 @@ def test_a_function_that_makes_all_blocks_in_one_call_gets_no_checkpoint_of_its_
     """One checkpoint around them all would keep nothing within them: memprof puts it around each."""
     change = Program(source, tmp_path).changes()["recompute_nothing"]
     assert change.code == (
-        "import jax\nimport memprof\n\n# no change to a single line of yours would checkpoint only the repeated part\n"
+        "import jax\nimport memprof\n\n# memprof found no function of yours that contains only the repeated part\n"
         "step = memprof.apply(jax.checkpoint_policies.nothing_saveable)(step)\n"
     )
     assert change.evidence.startswith("the backward pass goes through 3 layers; ")
