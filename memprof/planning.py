@@ -10,6 +10,7 @@ For example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
@@ -108,11 +109,16 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
     checkpoints = plan if callable(plan) else plan.checkpoints
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
-        from memprof.sources.jax.checkpointing.apply import with_checkpointed_blocks
+        from memprof.sources.jax.checkpointing.apply import traced_within, with_checkpointed_blocks
+        from memprof.studies.plan.functions import checkpointed_functions
 
         for rewrite in () if callable(plan) else plan.rewrites:
             step = _rewritten(step, rewrite)
-        return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
+        if checkpoints is None:
+            return step
+        if callable(checkpoints) or callable(plan) or plan.has_blocks:
+            return with_checkpointed_blocks(step, checkpoints)
+        return traced_within(step, partial(checkpointed_functions, plan.functions, checkpoints))
 
     return changed
 

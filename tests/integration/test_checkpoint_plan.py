@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -349,3 +350,63 @@ def test_accumulation_takes_as_few_minibatches_as_fit(
     assert profile.footprint_bytes == plan.best.footprint_bytes <= plan.budget_bytes
     found, expected = jax.jit(lambda *args: (changed(*args), _residual_step(*args)))(weights, batch)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, expected)
+
+
+_PYRAMID = """
+import jax, jax.numpy as jnp, memprof
+
+def stage(w, x):
+    h = jnp.tanh(x @ w["up"])
+    return jnp.sin(h @ w["mid"]) @ w["down"]
+
+def loss(weights, x):
+    for w in weights:
+        x = stage(w, x)
+    return jnp.mean(x ** 2)
+
+@jax.jit
+def step(weights, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+def shapes(n):
+    return {"up": S((n, 256)), "mid": S((256, 320)), "down": S((320, n + 8))}
+
+def S(shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+def step_spec():
+    return memprof.StepSpec(step, ([shapes(n) for n in (16, 24, 32, 40)], S((2048, 16))), workload="pyramid")
+"""
+
+
+def test_calls_with_other_shapes_are_blocks_of_their_function(memprof: Command) -> None:
+    """No operations repeat, so there are no layers. The code is pasted where its comment says."""
+    path = memprof.folder / "pyramid.py"
+    path.write_text(_PYRAMID)
+    command = ("plan", "pyramid.py:step_spec", "--target", "cpu", "--allow", "none", "--format", "json")
+    ended = memprof(*command, "--memory", "18MiB", "-o", "policy.py")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["footprint_bytes"] <= 18 * 2**20 < found["curve"][0]["footprint_bytes"]
+    imports, place, rest = found["code"].partition("# in pyramid.py, after the definition of stage\n")
+    assert place
+    assert rest == "stage = jax.checkpoint(stage, policy=policy)"
+    path.write_text(_PYRAMID.replace("def loss(", f"{imports}{rest}\n\ndef loss("))
+    ended = memprof("run", "pyramid.py:step_spec", "--target", "cpu", "--format", "json")
+    assert json.loads(ended.stdout)["footprint_bytes"] == found["footprint_bytes"]
+
+
+def test_a_plan_around_a_function_is_applied(memprof: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    (memprof.folder / "pyramid_to_apply.py").write_text(_PYRAMID)
+    monkeypatch.syspath_prepend(memprof.folder)
+    module = importlib.import_module("pyramid_to_apply")
+    spec = module.step_spec()
+    plan = package.plan(spec, memory="18MiB", target="cpu", allow="none")
+    assert plan.best is not None
+    assert (plan.has_blocks, plan.num_blocks) == (False, 4)
+    changed = package.apply(plan)(module.step)
+    assert package.profile(changed, *spec.args, target="cpu").footprint_bytes == plan.best.footprint_bytes
+    args = jax.tree.map(lambda leaf: jnp.linspace(-0.1, 0.1, leaf.size).reshape(leaf.shape), spec.args)
+    jax.tree.map(
+        lambda new, old: np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-7), changed(*args), module.step(*args)
+    )

@@ -25,12 +25,11 @@ def plan_document(plan: CheckpointPlan) -> Document:
     """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
     num_compiles = len(plan.points)
     has_checkpoints = any(point.checkpoints is not None for point in plan.points)
-    unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
     facts = {
         "target": (plan.target.name,),
         "budget": exact_size(plan.budget_bytes),
         "changes": [each.rule for each in plan.changes],
-        "checkpoints": (f"around {plan.num_blocks:,} {unit[plan.num_blocks == 1]}",) if has_checkpoints else (),
+        "checkpoints": (f"around {plan.num_blocks:,} {_blocks(plan)}",) if has_checkpoints else (),
     }
     return Document(
         blocks=(
@@ -46,6 +45,14 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
         )
     )
+
+
+def _blocks(plan: CheckpointPlan) -> str:
+    if not plan.has_blocks:
+        names = " and ".join(each.layer.title for each in plan.functions)
+        return f"{'call' if plan.num_blocks == 1 else 'calls'} of {names}"
+    unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
+    return unit[plan.num_blocks == 1]
 
 
 def _answer(plan: CheckpointPlan) -> str:

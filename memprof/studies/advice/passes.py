@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer, array_type
@@ -106,11 +106,19 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         if drops
         else "Use an attention kernel that never stores the probabilities",
         evidence=evidence,
-        cost="no time, it is usually faster; it needs 16-bit inputs, and cuDNN on NVIDIA's GPUs",
+        cost="no time, it is usually faster; it needs 16-bit inputs, and cuDNN on NVIDIA's GPUs"
+        + _odd_lengths(changed),
         without=_without_probabilities,
         at_most_bytes=sum(buffer.size_bytes for buffer in changed)
         + int(MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
     )
+
+
+def _odd_lengths(probabilities: Iterable[LiveBuffer]) -> str:
+    """Say what cuDNN does not compute for an odd number of queries or keys (jax 0.12, `check_is_flash_attention`)."""
+    odd = sorted({length for buffer in probabilities for length in buffer.shape[-2:] if length % 2})
+    lengths = " and ".join(map(str, odd))
+    return f"; with a mask or a bias, it refuses an odd length ({lengths} here)" if odd else ""
 
 
 def _without_probabilities(buffer: LiveBuffer) -> Instead | None:

@@ -104,19 +104,29 @@ def forms_of(bound: Bound) -> tuple[Form, ...]:
     return (_PLAIN, _WITH_STATIC)
 
 
-def code_of(written: Sequence[Written], policy: str) -> str:
-    """Return the code for functions that can be assigned where they are defined, with one of JAX's policies."""
+def policy_of_jax(name: str) -> str:
+    """Return the expression for one of JAX's policies; empty for the one that applies if none is given."""
+    return "" if name == "nothing_saveable" else f"jax.checkpoint_policies.{name}"
+
+
+def code_of(written: Sequence[Written], policy: str, definitions: str = "") -> str:
+    """Return the code for functions that can be assigned where they are defined.
+
+    Args:
+        policy: an expression for the policy; if empty, a function keeps only its inputs.
+        definitions: code that defines the names in this expression.
+    """
     heads = "".join(dict.fromkeys(each.form.head for each in written))
     lines = [
         f"# in {Path(each.layer.file).name}, after the definition of {each.bound.name}\n"
         f"{each.target} = {each.form.call}({each.target}{_options(policy, each.layer)})\n"
         for each in written
     ]
-    return f"{heads}\n{''.join(lines)}"
+    return f"{heads}{definitions}\n{''.join(lines)}"
 
 
 def code_by_place(layers: Sequence[Layer], policy: str) -> str:
-    """Return the code for layers that are defined within the step.
+    """Return the code for layers that are defined within the step, with an expression for the policy.
 
     An import within a function would make the name local to it, so the imports have a place of their own.
     """
@@ -136,5 +146,4 @@ def _line(layer: Layer, policy: str) -> str:
 
 
 def _options(policy: str, layer: Layer) -> str:
-    kept = "" if policy == "nothing_saveable" else f", policy=jax.checkpoint_policies.{policy}"
-    return kept + (", prevent_cse=False" if layer.is_loop else "")
+    return (f", policy={policy}" if policy else "") + (", prevent_cse=False" if layer.is_loop else "")

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from memprof.analysis.records.capture import Target
 from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
 from memprof.sources.jax.checkpointing.evaluation import blocks_of
 from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large_functions, layers_of
@@ -23,7 +24,7 @@ from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.rebinding import find_bound, pasted_anew
-from memprof.studies.changes.change import Step
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.checkpoint_code import Written, code_of, forms_of
 
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
@@ -39,17 +40,21 @@ class Place:
     Attributes:
         layers: the functions to put checkpoints around; empty: the loss as a whole.
         written: the functions in the form of code that takes effect; None if no code around them does.
-        is_repeated: whether they are the layers of the step, not other functions of it.
+        has_blocks: whether they make the blocks of the step (see `blocks.py`).
+        is_repeated: whether these are layers, not the loss as a whole.
         num_blocks: number of calls or iterations that the backward pass goes through.
         num_idle: number of other calls, to which the checkpoint makes no difference.
+        num_nested: number of these blocks that are within another checkpoint.
         peak_bytes: the estimate of the step with the checkpoints.
     """
 
     layers: tuple[Layer, ...]
     written: tuple[Written, ...] | None
+    has_blocks: bool
     is_repeated: bool
     num_blocks: int
     num_idle: int
+    num_nested: int
     peak_bytes: int
 
 
@@ -59,64 +64,71 @@ class _Traced:
 
     Attributes:
         num_inside: number of checkpoints in the functions that it differentiates.
+        num_nested: number of those that are within another checkpoint.
         num_idle: number of checkpoints that the backward pass does not go through.
-        num_differentiated: number of the others.
+        num_differentiated: number of those that it goes through.
     """
 
     num_inside: int
+    num_nested: int
     num_idle: int
     num_differentiated: int
     peak_bytes: int
 
 
-def best_place(step: Step) -> Place | None:
+def best_place(spec: StepSpec, target: Target) -> Place | None:
     """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode."""
     with checkpointed(None) as functions:
-        traced_jaxpr(step.spec, step.target)
+        traced_jaxpr(spec, target)
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
     changed = [closed for closed in functions if not layers or layers_of(closed)]
     num_blocks = sum(block.count for closed in changed for block in blocks_of(closed))
     if not num_blocks:
         return None
-    before = _traced(step)
-    best = _place_of_layers(step, before, layers, num_blocks)
+    before = _traced(spec, target)
+    best = _place_of_layers(spec, target, before, layers, num_blocks)
     large = {each.key: each for closed in functions for each in large_functions(closed)}
-    others = [each for each in large.values() if not _is_no_better(each, layers, large)][:_MAX_FUNCTIONS]
-    places = [place for each in others if (place := _place_of_functions(step, before, [each])) is not None]
+    known = [] if best.written is None else layers
+    others = [each for each in large.values() if not _is_no_better(each, known, large)][:_MAX_FUNCTIONS]
+    places = [place for each in others if (place := _place_of_functions(spec, target, before, [each])) is not None]
     places.sort(key=lambda place: place.peak_bytes)
     if places and places[0].peak_bytes <= CLEARLY * best.peak_bytes:
         best = places.pop(0)
     for place in places if best.written is not None else ():
         both = (*best.layers, *place.layers)
-        more = None if _are_nested(both, large) else _place_of_functions(step, before, both)
+        more = None if _are_nested(both, large) else _place_of_functions(spec, target, before, both)
         if more is not None and more.peak_bytes <= CLEARLY * best.peak_bytes:
             best = more
     return best
 
 
-def _place_of_layers(step: Step, before: _Traced, layers: Sequence[Layer], num_blocks: int) -> Place:
+def _place_of_layers(
+    spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], num_blocks: int
+) -> Place:
     is_one = num_blocks == 1 and not any(layer.is_loop for layer in layers)
     least = sum(1 if layer.is_loop else layer.count for layer in layers)
-    found = _effective(step, before, layers, least)
+    found = _effective(spec, target, before, layers, least)
     if found is None:
         with around_blocks(layers, "nothing_saveable"):
-            after = _traced(step)
+            after = _traced(spec, target)
     else:
         _, after = found
-    num_calls = after.num_differentiated - before.num_differentiated
+    num_calls = max(after.num_differentiated - before.num_differentiated, 1) if is_one and found is not None else None
     return Place(
         layers=tuple(layers),
         written=None if found is None else found[0],
+        has_blocks=num_calls in (None, 1),
         is_repeated=not is_one or found is None,
-        num_blocks=max(num_calls, 1) if is_one and found is not None else num_blocks,
+        num_blocks=num_calls or num_blocks,
         num_idle=0 if found is None else after.num_idle - before.num_idle,
+        num_nested=0 if found is None else after.num_nested - before.num_nested,
         peak_bytes=after.peak_bytes,
     )
 
 
-def _place_of_functions(step: Step, before: _Traced, layers: Sequence[Layer]) -> Place | None:
+def _place_of_functions(spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer]) -> Place | None:
     """Return the place around some functions; None if no code puts a checkpoint there that the backward pass meets."""
-    found = _effective(step, before, layers, len(layers))
+    found = _effective(spec, target, before, layers, len(layers))
     if found is None:
         return None
     written, after = found
@@ -126,15 +138,17 @@ def _place_of_functions(step: Step, before: _Traced, layers: Sequence[Layer]) ->
     return Place(
         layers=tuple(layers),
         written=written,
+        has_blocks=False,
         is_repeated=False,
         num_blocks=num_blocks,
         num_idle=after.num_idle - before.num_idle,
+        num_nested=after.num_nested - before.num_nested,
         peak_bytes=after.peak_bytes,
     )
 
 
 def _effective(
-    step: Step, before: _Traced, layers: Sequence[Layer], least: int
+    spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], least: int
 ) -> tuple[tuple[Written, ...], _Traced] | None:
     """Return the form of the code that takes effect in the user's program, and the step traced with it.
 
@@ -155,8 +169,8 @@ def _effective(
             if bound is not None and (forms := forms_of(bound))
         )
         try:
-            with pasted_anew(code_of(written, "nothing_saveable"), [each.bound for each in written]):
-                after = _traced(step)
+            with pasted_anew(code_of(written, ""), [each.bound for each in written]):
+                after = _traced(spec, target)
         except Exception:  # raised by the user's code with ours in it
             continue
         if after.num_inside >= before.num_inside + least:
@@ -178,11 +192,11 @@ def _has_layers(closed: core.ClosedJaxpr) -> bool:
     return bool(layers_of(closed))
 
 
-def are_called(step: Step, layers: Iterable[Layer]) -> bool:
+def are_called(spec: StepSpec, target: Target, layers: Iterable[Layer]) -> bool:
     """Whether each layer's function is called once per block, and so does not run all of its blocks in one call."""
     wanted = {each.key: 1 if each.is_loop else each.count for each in layers}
     with jit_adapter.traced_anew(), calls_counted() as calls:
-        traced_jaxpr(step.spec, step.target)
+        traced_jaxpr(spec, target)
     return all(calls[function] >= count for function, count in wanted.items())
 
 
@@ -204,14 +218,16 @@ def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer])
     return any(each.key in of_one for each in layers for of_one in callers)
 
 
-def _traced(step: Step) -> _Traced:
+def _traced(spec: StepSpec, target: Target) -> _Traced:
     with differentiated() as functions:
-        jaxpr = traced_jaxpr(step.spec, step.target).jaxpr
-    inside = (each for closed in functions for each in _checkpoints_in(closed.jaxpr))
+        jaxpr = traced_jaxpr(spec, target).jaxpr
+    inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
+    num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
     are_met = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
     return _Traced(
-        num_inside=sum(1 for _ in inside),
-        num_idle=are_met.count(False),
+        num_inside=len(inside),
+        num_nested=num_nested,
+        num_idle=are_met.count(False) - num_nested,  # the forward pass runs the nested ones, and they are met later
         num_differentiated=are_met.count(True),
         peak_bytes=min(estimated_peaks(jaxpr)),
     )

@@ -16,7 +16,14 @@ from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array_like
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import framework_of_jit, has_shardings, jitted_code, name_of_step, step_of_code
+from memprof.studies.changes.own_jit import (
+    framework_of_jit,
+    has_shardings,
+    jitted_code,
+    name_of_step,
+    place_of_step,
+    step_of_code,
+)
 from memprof.workloads.intents import Intent
 
 
@@ -103,16 +110,16 @@ def _code_of_equinox(spec: StepSpec, intent: Intent) -> str:
     the first argument.
     """
     kept, donated = _groups(spec, intent)
-    name, is_jitted = name_of_step(spec), callable(own(spec.fn, "lower"))
+    name, is_jitted, place = name_of_step(spec), callable(own(spec.fn, "lower")), place_of_step(spec)
     inner = f"{name}.__wrapped__" if is_jitted else name
     if _is_donation_of_equinox(spec, kept):
         kind = "all-except-first" if 0 in kept else "all"
-        return f'import equinox as eqx\n\n{name} = eqx.filter_jit({inner}, donate="{kind}")'
+        return f'import equinox as eqx\n\n{place}{name} = eqx.filter_jit({inner}, donate="{kind}")'
     named = _names(spec)
     together = f"({', '.join(named[key] for key in kept)}{',' if len(kept) == 1 else ''})"
     given = [named[key] if isinstance(key, int) else f"{key}={key}" for key in named]
     rest = ", ".join(named[key] for key in donated)
-    return dedent(f"""\
+    head = dedent(f"""\
         import equinox as eqx
 
 
@@ -124,7 +131,8 @@ def _code_of_equinox(spec: StepSpec, intent: Intent) -> str:
             return eqx.filter_jit({name}, donate="all-except-first")
 
 
-        {name} = donating({inner})  # call it as {name}({together}, {rest})""")
+        """)
+    return f"{head}{place}{name} = donating({inner})  # call it as {name}({together}, {rest})"
 
 
 def _names(spec: StepSpec) -> dict[int | str, str]:

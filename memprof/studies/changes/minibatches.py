@@ -54,7 +54,7 @@ def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[
         yield Change(
             rule=RULE,
             intent=Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=number),
-            what=f"Accumulate the gradients of {number} minibatches",
+            what=f"Accumulate the gradients of {number} minibatches of {_examples(num_examples // number)}",
             evidence=f"by data flow, the loss is a sum over {num_examples:,} examples",
             cost=f"nothing is recomputed, but each product has 1/{number} of the rows; sums of the gradients are live"
             " during the passes",
@@ -63,3 +63,7 @@ def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[
             rewrite=InMinibatches(number=number, interleaved=is_interleaved),
             is_proved=True,
         )
+
+
+def _examples(number: int) -> str:
+    return "1 example" if number == 1 else f"{number:,} examples"

@@ -26,10 +26,12 @@ def name_of_step(spec: StepSpec) -> str:
 
 
 def place_of_step(spec: StepSpec) -> str:
-    """Return a comment on where code for the step goes, if the step is made within a function; otherwise empty."""
+    """Return a comment on where code for the step goes; empty if that is unknown."""
     maker, _, _ = str(own(spec.fn, "__qualname__") or "").rpartition(".<locals>")
     maker = maker.rpartition(".")[2]
-    return f"# after {maker} has made the step, under the name that it has there\n" if maker.isidentifier() else ""
+    if maker.isidentifier():
+        return f"# after {maker} has made the step, under the name that it has there\n"
+    return f"# after the definition of {name_of_step(spec)}\n" if own(spec.fn, "__name__") == name_of_step(spec) else ""
 
 
 def has_shardings(fn: Any) -> bool:

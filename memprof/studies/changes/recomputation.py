@@ -14,7 +14,7 @@ from pathlib import Path
 from memprof.sources.jax.tracing.rebinding import pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.checkpoint_code import code_by_place, code_of
+from memprof.studies.changes.checkpoint_code import code_by_place, code_of, policy_of_jax
 from memprof.studies.changes.checkpoint_places import Place, are_called, around_blocks, best_place
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
@@ -28,7 +28,7 @@ _POLICIES = {  # what is kept for the backward pass, ordered by the amount of re
 
 def recomputations(step: Step) -> Iterator[Change]:
     """Yield the step with checkpoints in their best place, one change for each policy."""
-    place = None if step.is_built_in else best_place(step)
+    place = None if step.is_built_in else best_place(step.spec, step.target)
     if place is None:
         return
     is_loop = any(layer.is_loop for layer in place.layers)
@@ -62,13 +62,16 @@ def _title(place: Place) -> str:
 
 
 def _evidence(place: Place) -> str:
-    kind = "function" if place.num_blocks == 1 else "layers" if place.is_repeated else "calls"
+    is_loop = place.has_blocks and any(layer.is_loop for layer in place.layers)
+    of_many = "iterations of scans" if is_loop else "layers" if place.is_repeated else "calls"
+    kind = "function" if place.num_blocks == 1 else of_many
     where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in place.layers)
     idle = f"{place.num_idle} other {'calls are' if place.num_idle > 1 else 'call is'} not differentiated"
     return (
         f"the backward pass goes through {place.num_blocks} {kind}"
         + (f"; {where}" if where else "")
         + (f"; {idle}, so the checkpoint changes nothing there" if place.num_idle else "")
+        + (f"; {place.num_nested} of them within another checkpoint" if place.num_nested else "")
     )
 
 
@@ -78,10 +81,10 @@ def _change(
     """Return the code, the changed step, and the context to trace it in; None if no code would make this change."""
     spec, layers = step.spec, place.layers
     if place.written is not None:
-        code = code_of(place.written, policy)
+        code = code_of(place.written, policy_of_jax(policy))
         return code, spec, partial(pasted_anew, code, [each.bound for each in place.written])
-    if layers and all(layer.is_local for layer in layers) and are_called(step, layers):
-        return code_by_place(layers, policy), spec, partial(around_blocks, layers, policy)
+    if layers and all(layer.is_local for layer in layers) and are_called(spec, step.target, layers):
+        return code_by_place(layers, policy_of_jax(policy)), spec, partial(around_blocks, layers, policy)
     applied = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
     if applied is None:
         return None

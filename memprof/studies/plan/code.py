@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
+from memprof.studies.changes import checkpoint_code
+from memprof.studies.changes.checkpoint_code import Written
 
+POLICY = "policy"  # the name of the policy in the code
 _HEAD = """import jax
 
 # The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
+"""
+_HEAD_OF_FUNCTIONS = """
+# The operations whose results are kept for the backward pass: primitive, inputs, dimension numbers.
 """
 _POLICY = """
 
@@ -76,18 +82,25 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
     made_by = f" ({', '.join(places)})" if places else ""
     if checkpoints.offloaded:
         return _offloading_code(checkpoints, body)
-    policies = _policy("policy", "KEPT", checkpoints.kept)
+    policies = _policy(POLICY, "KEPT", checkpoints.kept)
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_rest_of_loop(checkpoints)}"
     if is_loop:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
     if checkpoints.num_first is None:
-        return f"{_HEAD}{policies}{_LAYERS.format(layers=f'each layer{made_by}', policy='policy')}"
-    uses = _LAYERS.format(layers=f"each of the first {checkpoints.num_first} layers{made_by}", policy="policy")
+        return f"{_HEAD}{policies}{_LAYERS.format(layers=f'each layer{made_by}', policy=POLICY)}"
+    first = f"each of the first {checkpoints.num_first} layers" if checkpoints.num_first > 1 else "the first layer"
+    uses = _LAYERS.format(layers=f"{first}{made_by}", policy=POLICY)
     if checkpoints.kept_by_rest is None:
         return f"{_HEAD}{policies}{uses}# The layers after them stay without a checkpoint.\n"
     rest = _policy("rest_policy", "KEPT_BY_REST", checkpoints.kept_by_rest)
     return f"{_HEAD}{policies}{rest}{uses}\n{_LAYERS.format(layers='each layer after them', policy='rest_policy')}"
+
+
+def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written]) -> str:
+    """Return the policy for some functions, and the lines that put checkpoints with it around them."""
+    definitions = f"{_HEAD_OF_FUNCTIONS}{_policy(POLICY, 'KEPT', checkpoints.kept)}"
+    return checkpoint_code.code_of(functions, POLICY, definitions)
 
 
 def _rest_of_loop(checkpoints: Checkpoints) -> str:

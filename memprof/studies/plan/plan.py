@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import Rewrite
+from memprof.studies.changes.checkpoint_code import Written
 from memprof.studies.pasted_code import pasteable
-from memprof.studies.plan.code import code_of
+from memprof.studies.plan.code import code_of, code_of_functions
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
 DOTS, DOTS_WITHOUT_BATCH = "dots_saveable", "dots_with_no_batch_dims_saveable"  # policies of JAX
@@ -94,6 +95,8 @@ class CheckpointPlan:
         num_blocks: number of parts of the step that have a checkpoint around them.
         is_loop: whether these parts are the iterations of scans.
         places: the functions that make these parts, with their files and lines, if they are known.
+        functions: functions of the user to put the checkpoints around; empty: none is known that code can change.
+        has_blocks: whether these parts are the blocks of the step, not the calls of these functions.
         changes: changes to the step before checkpoints are added.
         repeats: numbers of collectives and random numbers that the plan recomputes in a step, by their primitive.
     """
@@ -108,6 +111,8 @@ class CheckpointPlan:
     changes: tuple[PlannedChange, ...] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
     places: tuple[str, ...] = ()
+    functions: tuple[Written, ...] = ()
+    has_blocks: bool = True
 
     @property
     def checkpoints(self) -> Checkpoints | None:
@@ -125,10 +130,12 @@ class CheckpointPlan:
         if self.best is None:
             return ""
         changes = [each.code for each in self.changes]
-        policy = (
-            [] if self.checkpoints is None else [code_of(self.checkpoints, is_loop=self.is_loop, places=self.places)]
-        )
-        return pasteable(*changes, *policy)
+        if self.checkpoints is None:
+            return pasteable(*changes)
+        is_uniform = self.checkpoints.num_first is None and not self.checkpoints.offloaded
+        if self.functions and (not self.has_blocks or (self.is_loop and is_uniform)):
+            return pasteable(*changes, code_of_functions(self.checkpoints, self.functions))
+        return pasteable(*changes, code_of(self.checkpoints, is_loop=self.is_loop, places=self.places))
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

@@ -27,7 +27,7 @@ from memprof.studies.plan.candidates import best_within, built_in_policies
 from memprof.studies.plan.choice import Choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
-from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step
+from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step, in_best_place
 from memprof.studies.plan.times import StepTime
 
 _MAX_COMPILES = 4  # after the first
@@ -80,6 +80,8 @@ def plan_step(
             " layers back to the device at once"
         )
     needs_checkpoints = search.smallest_bytes > budget_bytes
+    if (needs_checkpoints or with_curve) and not offload:
+        search.step = in_best_place(search.step)
     if with_curve:
         search.draw()
     if needs_checkpoints:
@@ -95,6 +97,8 @@ def plan_step(
         is_loop=search.step.is_loop,
         changes=tuple(search.changes),
         places=search.step.places,
+        functions=search.step.functions,
+        has_blocks=search.step.has_blocks,
         repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
 
@@ -173,7 +177,7 @@ class _Search:
         self._limit = len(self.points) + _MAX_COMPILES
         self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         self._try_candidates(budget_bytes, self._limit - 1 if self.step.is_loop else len(self.points) + 1)
-        if self._can_mix() and self.step.is_loop:
+        if self.step.is_of_layers and self.step.is_loop:
             self._mix(budget_bytes)
             self._try_candidates(budget_bytes, self._limit - 1)
         self._prices_storing = False
@@ -225,7 +229,7 @@ class _Search:
             base, fewest = self._time.base_seconds, self._fewest_seconds(budget_bytes)
             is_worthwhile = self._seconds(found.choice) - base <= (1 - _WORTHWHILE) * (fewest - base)
             found = found if is_worthwhile else None
-        if not self._can_mix() or self.step.is_loop or self._prices_storing:
+        if not self.step.is_of_layers or self.step.is_loop or self._prices_storing:
             return found
         fastest = min(self._fewest_seconds(budget_bytes), inf if found is None else self._seconds(found.choice))
         is_known = any(each.checkpoints and each.checkpoints.num_first for each in self.step.points)
@@ -364,10 +368,6 @@ class _Search:
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
         return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints))
-
-    def _can_mix(self) -> bool:
-        """Whether the blocks are equal layers in sequence."""
-        return len(self.step.blocks) == 1 and self.step.blocks[0].count > 1
 
     def _mix(self, budget_bytes: int) -> None:
         """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import isclose
 from pathlib import Path
@@ -16,14 +17,17 @@ from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
-from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.layers import Layer, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.studies.changes.checkpoint_code import Written
+from memprof.studies.changes.checkpoint_places import best_place
 from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
+from memprof.studies.plan.functions import blocks_of_functions, checkpointed_functions
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 from memprof.studies.plan.times import StepTime, step_time
@@ -62,6 +66,8 @@ class ChangedStep:
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
         places: the functions that make these parts, with their files and lines, if they are known.
+        functions: functions of the user to put the checkpoints around; empty: none is known that code can change.
+        has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
         waiting_seconds: the least time that it waits for communication, without checkpoints.
         peaks: the estimates of its traces, by their checkpoints.
     """
@@ -73,6 +79,8 @@ class ChangedStep:
     around_bytes: int
     places: tuple[str, ...]
     waiting_seconds: float
+    functions: tuple[Written, ...] = ()
+    has_blocks: bool = True
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
 
@@ -80,6 +88,15 @@ class ChangedStep:
     def num_blocks(self) -> int:
         """The number of runs of all blocks."""
         return sum(block.count for block in self.blocks)
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether its blocks are equal layers in sequence."""
+        return self.has_blocks and len(self.blocks) == 1 and self.blocks[0].count > 1
+
+    def around(self, checkpoints: Checkpoints) -> AbstractContextManager[object]:
+        """Return the context in which the step is traced with checkpoints."""
+        return checkpointed(checkpoints) if self.has_blocks else checkpointed_functions(self.functions, checkpoints)
 
     def everything(self) -> Choice:
         """Return the choice that keeps all results that the backward pass needs."""
@@ -148,7 +165,7 @@ class ChangedStep:
             waiting_seconds: the time of transfers that no kernel hides, if the compiled schedule does not tell it.
         """
         predicted = self.predicted(checkpoints)
-        with checkpointed(checkpoints):
+        with self.around(checkpoints):
             report = self.compiler.report(self.spec, name)
         if checkpoints.offloaded and report.unpressed.roofline is not None:
             waiting_seconds = max(_waiting_seconds(report) - self.waiting_seconds, 0.0)
@@ -166,7 +183,7 @@ class ChangedStep:
     def predicted(self, checkpoints: Checkpoints) -> int:
         """Predict the footprint of the step with checkpoints, from its trace and the compiles so far."""
         if checkpoints not in self.peaks:
-            with checkpointed(checkpoints):
+            with self.around(checkpoints):
                 self.peaks[checkpoints] = _peaks_of(traced_jaxpr(self.spec, self.compiler.target), self.compiler.target)
         compiled = [
             Compiled(
@@ -196,12 +213,7 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     if not functions:
         raise MemprofError(f"{spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory")
     compiler.progress("choosing")
-    num_devices = report.target.topology.num_devices
-    blocks = [
-        block_of(each, report.target.speeds, num_devices=num_devices, with_inputs=compiler.host_bandwidth is not None)
-        for closed in functions
-        for each in blocks_of(closed)
-    ]
+    blocks = _blocks([each for closed in functions for each in blocks_of(closed)], compiler)
     has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
@@ -213,11 +225,41 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         is_loop=has_loops,
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
-        places=tuple(_place(layer) for closed in functions for layer in layers_of(closed)),
+        places=tuple(dict.fromkeys(_place(layer) for closed in functions for layer in layers_of(closed))),
         waiting_seconds=_waiting_seconds(report),
         points=[point],
         peaks=peaks,
     )
+
+
+def in_best_place(step: ChangedStep) -> ChangedStep:
+    """Return a step with its checkpoints around functions of the user, if they are a better place than its blocks.
+
+    This is estimated from traces, without a compile.
+    """
+    spec, target = step.spec, step.compiler.target
+    step.compiler.progress("choosing")
+    place = best_place(spec, target)
+    if place is None or place.written is None:
+        return step
+    if place.has_blocks:
+        return replace(step, functions=place.written)
+    blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
+    kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
+    return replace(
+        step,
+        blocks=blocks,
+        is_loop=any(each.layer.is_loop for each in place.written),
+        functions=place.written,
+        has_blocks=False,
+        points=[replace(step.points[0], kept_bytes=kept_bytes)],
+    )
+
+
+def _blocks(programs: Sequence[BlockProgram], compiler: Compiler) -> list[Block]:
+    target, with_inputs = compiler.target, compiler.host_bandwidth is not None
+    num_devices = target.topology.num_devices
+    return [block_of(each, target.speeds, num_devices=num_devices, with_inputs=with_inputs) for each in programs]
 
 
 def _place(layer: Layer) -> str:

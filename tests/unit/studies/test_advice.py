@@ -816,6 +816,13 @@ def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -
     assert code in _proposal(made, "flash_attention").proposal.how_to
 
 
+@pytest.mark.parametrize(("shape", "is_refused"), [((2, 64, 64), False), ((2, 77, 77), True), ((3, 64, 77), True)])
+def test_the_lengths_that_cudnn_refuses_with_a_mask_are_named(shape: tuple[int, ...], is_refused: bool) -> None:
+    weights = replace(_passes(shape, "bf16"), is_of_attention=True)
+    cost = _proposal(report([weights, _passes((64, 16), "bf16")]), "flash_attention").proposal.cost
+    assert cost.endswith("; with a mask or a bias, it refuses an odd length (77 here)") == is_refused
+
+
 @pytest.mark.parametrize(
     ("dtype", "dropout", "technique"),
     [("bf16", 0.0, "flash"), ("f32", 0.0, "bf16+flash"), ("f32", 0.1, None)],

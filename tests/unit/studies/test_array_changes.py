@@ -87,7 +87,7 @@ class TestLayeredStates:
         (change,) = layered_states(self._step())
         assert (change.rule, change.intent.aim, change.rewrite) == ("copied_cache", Aim.SPLIT_CACHE, Unrolled())
         assert change.code == (
-            "import memprof\n\ndecode = memprof.apply(memprof.Unrolled())(decode)\n\n"
+            "import memprof\n\n# after the definition of decode\ndecode = memprof.apply(memprof.Unrolled())(decode)\n\n"
             "# once, before the first call; the step returns it in the same form\ncache = memprof.in_layers(cache, 4)\n"
         )
         # The cache and the 4 bytes of its length.
@@ -276,7 +276,7 @@ class TestAttentionKernels:
         call = 'jax.nn.dot_product_attention(q, k, v, scale=0.25, is_causal=True, implementation="cudnn")'
         assert change.code == (
             f"import memprof\n\n# computes each of these attentions as\n# test_array_changes.py:{line}: {call}\n"
-            "attending = memprof.apply(memprof.FusedAttention())(attending)"
+            "# after the definition of attending\nattending = memprof.apply(memprof.FusedAttention())(attending)"
         )
         assert change.evidence == (
             f"attentions found by data flow: 2; the probabilities of the largest take {_PROBABILITY_BYTES:,} bytes"
@@ -324,7 +324,10 @@ def test_accumulators_are_narrow_if_their_rule_speaks() -> None:
     step = _step(StepSpec(attending, ()), advice=(_advice("donate_state", Intent(aim=Aim.DONATE)), advice))
     (change,) = narrow_accumulators(step)
     assert (change.rule, change.what, change.rewrite) == ("narrow_accumulators", "do narrow_accumulators", NarrowSums())
-    assert change.code == "import memprof\n\nattending = memprof.apply(memprof.NarrowSums())(attending)"
+    assert change.code == (
+        "import memprof\n\n# after the definition of attending\n"
+        "attending = memprof.apply(memprof.NarrowSums())(attending)"
+    )
     assert not change.keeps_numbers
     assert not list(narrow_accumulators(replace(step, advice=step.advice[:1])))
     assert not list(narrow_accumulators(replace(step, is_built_in=True)))

@@ -365,7 +365,7 @@ def test_the_body_of_a_scan_within_the_step_is_named_with_its_line(tmp_path: Pat
     assert nothing.intent.aim is Aim.RECOMPUTE_SCAN
     assert nothing.what == "Checkpoint the body of each scan, and keep their inputs alone"
     where = "step.<locals>.loss.<locals>.body (train.py:7)"
-    assert nothing.evidence == f"the backward pass goes through 8 layers; {where}"
+    assert nothing.evidence == f"the backward pass goes through 8 iterations of scans; {where}"
     head = "# at the top of train.py\nimport jax\n\n# in train.py, after the definition of body (line 7)\n"
     assert nothing.code == f"{head}body = jax.checkpoint(body, prevent_cse=False)\n"
     policy = "policy=jax.checkpoint_policies.dots_saveable"
@@ -389,7 +389,7 @@ def test_a_function_that_makes_all_blocks_in_one_call_gets_no_checkpoint_of_its_
     change = Program(source, tmp_path).changes()["recompute_nothing"]
     assert change.code == (
         "import jax\nimport memprof\n\n# memprof found no function of yours that contains only the repeated part\n"
-        "step = memprof.apply(jax.checkpoint_policies.nothing_saveable)(step)\n"
+        "# after the definition of step\nstep = memprof.apply(jax.checkpoint_policies.nothing_saveable)(step)\n"
     )
     assert change.evidence.startswith("the backward pass goes through 3 layers; ")
     assert _num_checkpoints(change) == 3
@@ -434,11 +434,42 @@ def test_functions_within_and_around_many_layers_are_not_tried(tmp_path: Path, m
     monkeypatch.setattr(
         checkpoint_places,
         "_place_of_functions",
-        lambda step, before, layers: tried.extend(each.name for each in layers),
+        lambda spec, target, before, layers: tried.extend(each.name for each in layers),
     )
     change = Program(_MANY_LAYERS, tmp_path).changes()["recompute_nothing"]
     assert change.evidence.endswith("4 layers; block (train.py:8)")
     assert tried == ["head"]
+
+
+def test_a_function_within_the_layers_is_tried_if_it_makes_much_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head calls a part of the layers ten times, each time with other rows."""
+    head = """for num_rows in range(63, 53, -1):
+        x = jnp.exp(part({"up": jnp.ones((4, 16))}, x[:num_rows]))[:, :4]
+    return jnp.mean(x)"""
+    tried: list[list[str]] = []
+    monkeypatch.setattr(
+        checkpoint_places,
+        "_place_of_functions",
+        lambda spec, target, before, layers: tried.append([each.name for each in layers]),
+    )
+    Program(_MANY_LAYERS.replace("return jnp.mean(jnp.exp(x @ x.T) ** 2)", head), tmp_path).changes()
+    assert ["part"] in tried
+    assert ["net"] not in tried
+
+
+def test_calls_within_another_checkpoint_are_counted(tmp_path: Path) -> None:
+    """Of the three calls of `blur`, the first is in a function that the program checkpoints."""
+    source = _UNEQUAL.replace(
+        "        x = blur(w, x)", "        x = (jax.checkpoint(again) if w is params[0] else blur)(w, x)"
+    )
+    source = source.replace("def head", "def again(w, x):\n    return blur(w, x)\n\ndef head")
+    change = Program(source, tmp_path).changes()["recompute_nothing"]
+    assert (
+        change.evidence
+        == "the backward pass goes through 3 calls; blur (train.py:5); 1 of them within another checkpoint"
+    )
 
 
 def test_the_passes_of_a_frozen_model_are_not_layers(tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ def test_the_loss_and_the_attentions_are_two_changes() -> None:
     assert of_loss.evidence == (
         "losses of logits found by data flow: 1; the largest makes 3,276,800 bytes of 200 rows at once"
     )
-    assert of_loss.code == "import memprof\n\nstep = memprof.apply(memprof.InChunks(loss=8))(step)"
+    assert (
+        of_loss.code
+        == "import memprof\n\n# after the definition of step\nstep = memprof.apply(memprof.InChunks(loss=8))(step)"
+    )
     assert of_loss.rewrite == InChunks(loss=8)
     assert of_attention.rule == "chunked_attention"
     assert of_attention.intent.aim is Aim.CHUNK_ATTENTION

@@ -57,9 +57,11 @@ def test_the_gradients_of_four_minibatches_are_added_up() -> None:
     (change,) = accumulated(_step())
     assert change.rule == "accumulated_gradients"
     assert change.intent == Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=4)
-    assert change.what == "Accumulate the gradients of 4 minibatches"
+    assert change.what == "Accumulate the gradients of 4 minibatches of 4 examples"
     assert change.evidence == "by data flow, the loss is a sum over 16 examples"
-    assert change.code == "import memprof\n\nstep = memprof.apply(memprof.InMinibatches(number=4))(step)"
+    assert change.code == (
+        "import memprof\n\n# after the definition of step\nstep = memprof.apply(memprof.InMinibatches(number=4))(step)"
+    )
     assert change.rewrite == InMinibatches(number=4)
     assert change.keeps_numbers
     # The product of the gradient of the weights has 4 rows, too.

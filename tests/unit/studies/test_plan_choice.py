@@ -291,6 +291,7 @@ def test_the_code_of_a_mixture_says_which_layers_have_which_policy() -> None:
         assert found.get("KEPT_BY_REST") == rest
         assert "# Around each of the first 5 layers (" in code
         assert line in code
+    assert "# Around the first layer (" in code_of(Checkpoints(kept=kept, num_first=1), is_loop=False)
 
 
 def test_the_code_of_a_plan_has_the_imports_of_all_its_changes_at_the_top() -> None:

@@ -42,7 +42,7 @@ class Layer:
         file, line: the place of its first equation.
         count: the number of its runs in a step.
         is_loop: it is the body of a scan.
-        callers: the functions that call it, by name and file, if they are known.
+        callers: the functions that make nearly all of its calls, by the bytes made there: by name and file, if known.
     """
 
     name: str
@@ -106,24 +106,25 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     sizes: Counter[tuple[str, str]] = Counter()
     inner: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     lines: dict[tuple[str, str], int] = {}
-    callers: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     for equation, size in _made_in_all(closed.jaxpr):
         chain: list[tuple[str, str]] = []
         for name, file, line in of_user(jit_adapter.calls_to(equation)):
             function = (name, file)
             if function in chain:  # it calls itself
                 continue
-            callers[function].update(chain)
             for caller in chain:
                 inner[caller][function] += size
             chain.append(function)
             sizes[function] += size
             lines[function] = min(line, lines.get(function, line))
     total = sum(size for _, size in _made_in_all(closed.jaxpr))
+
+    def callers_of(function: tuple[str, str]) -> frozenset[tuple[str, str]]:
+        least = _NEARLY_ALL * sizes[function]
+        return frozenset(caller for caller, called in inner.items() if called[function] >= least)
+
     return [
-        Layer(
-            name=name, file=file, line=lines[name, file], count=1, is_loop=False, callers=frozenset(callers[name, file])
-        )
+        Layer(name=name, file=file, line=lines[name, file], count=1, is_loop=False, callers=callers_of((name, file)))
         for (name, file), size in sizes.most_common()
         if size >= _LEAST_SHARE * total
         and not any(each >= _NEARLY_ALL * size for each in inner[name, file].values())
