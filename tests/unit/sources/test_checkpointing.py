@@ -368,3 +368,27 @@ def test_the_layer_of_what_a_traced_jit_makes_is_the_function_that_calls_it() ->
         jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
     (layer,) = layers_of(functions[0])
     assert (layer.name, layer.count) == ("_masked", len(_WEIGHTS))
+
+
+def test_the_body_of_a_scan_is_found_if_another_function_has_traced_its_jits_before() -> None:
+    """As for dropout in a model: its random numbers are made by jits that the initialization has traced."""
+
+    @jax.jit
+    def noise(x: jax.Array) -> jax.Array:
+        return jnp.sin(jnp.cos(jnp.sin(x)))
+
+    def body(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return x + noise(x @ w), None
+
+    def initialized(x: jax.Array) -> jax.Array:
+        return noise(x)
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(body, x, weights)[0])
+
+    weights = jnp.stack([jnp.eye(_X.shape[1])] * 3)
+    jax.make_jaxpr(initialized)(_X)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(jax.grad(loss))(weights, _X)
+    (layer,) = layers_of(functions[0])
+    assert (layer.own_name, layer.count, layer.is_loop) == ("body", 3, True)

@@ -32,6 +32,8 @@ _LEAST_SHARE = 0.1  # of the bytes that are made; a checkpoint around a smaller 
 _FRAMEWORKS = ("flax", "equinox", "haiku", "keras", "penzai")
 _OURS = Path(__file__).parents[3]
 
+_Calls = tuple[tuple[str, str, int], ...]  # names, files and lines of functions, the outermost first
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -83,14 +85,16 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     found: list[Layer | None] = []
     if repeated is None:
         for each in differentiated_loops(closed.jaxpr):
-            body = list(jit_adapter.all_equations(each.params["jaxpr"].jaxpr))
+            body = [(calls, made_bytes(inner.outvars)) for inner, calls in _with_calls(each.params["jaxpr"].jaxpr)]
             around = [call[:2] for call in jit_adapter.calls_to(each)]
             found.append(_layer(body, count=int(each.params["length"]), around=around, is_loop=True))
     else:
         flags = differentiated_equations(closed.jaxpr)
         block = slice(repeated.start, repeated.start + repeated.length)
         equations = [
-            each for each, is_reached in zip(closed.jaxpr.eqns[block], flags[block], strict=True) if is_reached
+            (of_user(jit_adapter.calls_to(each)), made_bytes(each.outvars))
+            for each, is_reached in zip(closed.jaxpr.eqns[block], flags[block], strict=True)
+            if is_reached
         ]
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
     named = [each for each in found if each is not None and each.own_name.isidentifier()]
@@ -106,9 +110,9 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     sizes: Counter[tuple[str, str]] = Counter()
     inner: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     lines: dict[tuple[str, str], int] = {}
-    for equation, size in _made_in_all(closed.jaxpr):
+    for calls, size in _made_in_all(closed.jaxpr):
         chain: list[tuple[str, str]] = []
-        for name, file, line in of_user(jit_adapter.calls_to(equation)):
+        for name, file, line in calls:
             function = (name, file)
             if function in chain:  # it calls itself
                 continue
@@ -132,14 +136,31 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     ]
 
 
-def _made_in_all(jaxpr: core.Jaxpr) -> Iterator[tuple[Any, int]]:
-    """Yield the equations that the backward pass goes through, also those of scans, with the bytes that they make."""
+def _made_in_all(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
+    """Yield the calls to each equation that the backward pass goes through, also in scans, and the bytes it makes."""
     for equation, is_reached in zip(jaxpr.eqns, differentiated_equations(jaxpr), strict=True):
         if is_reached and is_loop(equation):
-            inside = jit_adapter.all_equations(equation.params["jaxpr"].jaxpr)
-            yield from ((each, int(equation.params["length"]) * made_bytes(each.outvars)) for each in inside)
+            inside = _with_calls(equation.params["jaxpr"].jaxpr)
+            yield from ((calls, int(equation.params["length"]) * made_bytes(each.outvars)) for each, calls in inside)
         elif is_reached:
-            yield equation, made_bytes(equation.outvars)
+            yield of_user(jit_adapter.calls_to(equation)), made_bytes(equation.outvars)
+
+
+def _with_calls(jaxpr: core.Jaxpr, around: _Calls = ()) -> Iterator[tuple[Any, _Calls]]:
+    """Yield the equations of a jaxpr and of all jaxprs inside it, with the user's calls that led to them.
+
+    JAX traces a jit once, perhaps for another caller, such as a model's initialization. So an equation within a jit has
+    the calls that led to the jit.
+
+    Args:
+        around: the calls that led to the jaxpr.
+    """
+    for equation in jaxpr.eqns:
+        own = of_user(jit_adapter.calls_to(equation))
+        calls = own if own[: len(around)] == around else around
+        yield equation, calls
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _with_calls(inner, calls)
 
 
 @contextmanager
@@ -160,13 +181,15 @@ def calls_counted() -> Iterator[Counter[tuple[str, str]]]:
         sys.setprofile(before)
 
 
-def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool) -> Layer | None:
+def _layer(
+    chains: Sequence[tuple[_Calls, int]], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool
+) -> Layer | None:
     """Return the innermost function that makes nearly all bytes of some equations.
 
     Args:
+        chains: the user's calls that led to each equation, and the bytes that it makes.
         around: the functions that call a loop; they are not its body.
     """
-    chains = [(of_user(jit_adapter.calls_to(each)), made_bytes(each.outvars)) for each in equations]
     total, depth, found = sum(size for _, size in chains), 0, None
     while True:
         sizes: Counter[tuple[str, str]] = Counter()
@@ -189,7 +212,7 @@ def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, 
     return found
 
 
-def of_user(calls: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+def of_user(calls: _Calls) -> _Calls:
     """Return the calls of functions that belong to no framework."""
     return tuple(each for each in calls if not _is_of_framework(each[1]))
 
