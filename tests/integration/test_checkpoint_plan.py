@@ -194,7 +194,7 @@ def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
             return x + jnp.sin(jnp.tanh(x @ w) @ w.T)
 
         for number, w in enumerate(weights):
-            policy = policies.get("policy" if number < num_first else "rest_policy")
+            policy = policies.get("checkpoint_policy" if number < num_first else "rest_policy")
             x = (layer if policy is None else jax.checkpoint(layer, policy=policy))(x, w)
         return jnp.sum(x**2)
 
@@ -207,7 +207,7 @@ def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
     assert all(point.repeated_seconds > plan.best.repeated_seconds for point in others)
     pasted: dict[str, Any] = {"layer": len}
     exec(plan.code, pasted)
-    policies = {name: pasted[name] for name in ("policy", "rest_policy") if name in pasted}
+    policies = {name: pasted[name] for name in ("checkpoint_policy", "rest_policy") if name in pasted}
     by_hand = package.profile(
         jax.grad(lambda weights, x: loss(weights, x, plan.best.checkpoints.num_first, **policies)),
         weights,
@@ -390,7 +390,7 @@ def test_calls_with_other_shapes_are_blocks_of_their_function(memprof: Command) 
     assert found["footprint_bytes"] <= 18 * 2**20 < found["curve"][0]["footprint_bytes"]
     imports, place, rest = found["code"].partition("# in pyramid.py, after the definition of stage\n")
     assert place
-    assert rest == "stage = jax.checkpoint(stage, policy=policy)"
+    assert rest == "stage = jax.checkpoint(stage, policy=checkpoint_policy)"
     path.write_text(_PYRAMID.replace("def loss(", f"{imports}{rest}\n\ndef loss("))
     ended = memprof("run", "pyramid.py:step_spec", "--target", "cpu", "--format", "json")
     assert json.loads(ended.stdout)["footprint_bytes"] == found["footprint_bytes"]

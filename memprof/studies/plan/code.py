@@ -8,7 +8,7 @@ from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signa
 from memprof.studies.changes import checkpoint_code
 from memprof.studies.changes.checkpoint_code import Written
 
-POLICY = "policy"  # the name of the policy in the code
+POLICY = "checkpoint_policy"  # its name in the code: not one that a program of reinforcement learning has already
 _HEAD = """import jax
 
 # The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
@@ -33,7 +33,7 @@ _OFFLOADED = """# The operations whose results wait for it in host memory.
 """
 _OFFLOADING_POLICY = """
 
-def policy(primitive, *inputs, **params):
+def checkpoint_policy(primitive, *inputs, **params):
     arrays = tuple((tuple(each.shape), str(each.dtype)) for each in inputs if hasattr(each, "dtype"))
     is_input = primitive.name == "name" and params["name"] == "{input}"
     operation = ("{input}" if is_input else primitive.name, arrays, str(params.get("dimension_numbers")))
@@ -52,19 +52,19 @@ def with_named_input(body):
 # {body}, in place of any checkpoint that is there.
 # For a scan of a framework (nn.scan, nnx.scan, hk.layer_stack): x = checkpoint_name(x, "{input}") in the layer, and
 # nn.remat, nnx.remat or hk.remat with this policy around the layer.
-body = jax.checkpoint(with_named_input(body), policy=policy, prevent_cse=False)
+body = jax.checkpoint(with_named_input(body), policy=checkpoint_policy, prevent_cse=False)
 """
-_LAYERS = """# Around {layers} (flax.linen: nn.remat(Layer, policy={policy}), nnx: nnx.remat(layer, policy={policy}),
-# Equinox: eqx.filter_checkpoint(layer, policy={policy})):
+_LAYERS = """# Around {layers}; with the same policy, flax.linen has
+# nn.remat(Layer, policy={policy}), nnx has nnx.remat, and Equinox eqx.filter_checkpoint:
 layer = jax.checkpoint(layer, policy={policy})
 """
 _LOOPS = """# {body}, in place of any checkpoint that is there:
-body = jax.checkpoint(body, policy=policy, prevent_cse=False)
+body = jax.checkpoint(body, policy=checkpoint_policy, prevent_cse=False)
 """
 _TWO_LOOPS = """# The scan in two parts: the first {num_first} layers, then the rest. It scans over `layers`:
 #   x, _ = jax.lax.scan(first_body, x, jax.tree.map(lambda each: each[:{num_first}], layers))
 #   x, _ = jax.lax.scan(rest_body, x, jax.tree.map(lambda each: each[{num_first}:], layers))
-first_body = jax.checkpoint(body, policy=policy, prevent_cse=False)
+first_body = jax.checkpoint(body, policy=checkpoint_policy, prevent_cse=False)
 """
 _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse=False)
 """

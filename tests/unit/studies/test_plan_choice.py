@@ -179,7 +179,7 @@ def test_the_code_says_which_functions_are_the_bodies() -> None:
     assert "# Around down at net.py:9, the body of the scan, in place" in code_of(kept, is_loop=True, places=places[:1])
     both = code_of(kept, is_loop=True, places=places)
     assert "# Around down at net.py:9, up at net.py:13, the bodies of the scans, in place" in both
-    assert "# Around each layer (up at net.py:13) (" in code_of(kept, is_loop=False, places=places[1:])
+    assert "# Around each layer (up at net.py:13); with the same policy" in code_of(kept, is_loop=False, places=places[1:])
 
 
 def test_small_results_are_not_offloaded() -> None:
@@ -256,7 +256,7 @@ def test_the_code_of_an_offloading_policy_names_the_input_of_the_layer() -> None
     found: dict[str, Any] = {"body": lambda carry, layer: (jnp.sin(jnp.tanh(carry) * layer), None)}
     exec(code_of(checkpoints, is_loop=True), found)
     assert (found["KEPT"], found["OFFLOADED"]) == ({tuple(_signature("sin"))}, {tuple(each) for each in moved})
-    policy, four = found["policy"], jax.ShapeDtypeStruct((4,), "float32")
+    policy, four = found["checkpoint_policy"], jax.ShapeDtypeStruct((4,), "float32")
     asked = [("sin", {}), ("tanh", {}), ("cos", {}), ("name", {"name": LAYER_INPUT}), ("name", {"name": "theirs"})]
     answers = [policy(SimpleNamespace(name=primitive), four, **params) for primitive, params in asked]
     assert answers == [True, found["TO_HOST"], False, found["TO_HOST"], False]
@@ -289,9 +289,9 @@ def test_the_code_of_a_mixture_says_which_layers_have_which_policy() -> None:
         exec(code, found)
         assert found["KEPT"] == {tuple(each) for each in kept}
         assert found.get("KEPT_BY_REST") == rest
-        assert "# Around each of the first 5 layers (" in code
+        assert "# Around each of the first 5 layers; with" in code
         assert line in code
-    assert "# Around the first layer (" in code_of(Checkpoints(kept=kept, num_first=1), is_loop=False)
+    assert "# Around the first layer; with" in code_of(Checkpoints(kept=kept, num_first=1), is_loop=False)
 
 
 def test_the_code_of_a_plan_has_the_imports_of_all_its_changes_at_the_top() -> None:
