@@ -8,7 +8,7 @@ Each choice takes a trace, and no compile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -107,23 +107,41 @@ def _place_of_layers(
 ) -> Place:
     is_one = num_blocks == 1 and not any(layer.is_loop for layer in layers)
     least = sum(1 if layer.is_loop else layer.count for layer in layers)
-    found = _effective(spec, target, before, layers, least)
-    if found is None:
-        with around_blocks(layers, "nothing_saveable"):
-            after = _traced(spec, target)
-    else:
-        _, after = found
-    num_calls = max(after.num_differentiated - before.num_differentiated, 1) if is_one and found is not None else None
+    with around_blocks(layers, "nothing_saveable"):
+        blocks = _traced(spec, target)
+    for functions in _from_innermost(layers):
+        found = _effective(spec, target, before, functions, least)
+        if found is None or CLEARLY * found[1].peak_bytes > blocks.peak_bytes:
+            continue
+        written, after = found
+        num_calls = max(after.num_differentiated - before.num_differentiated, 1)
+        makes_more = after.peak_bytes <= CLEARLY * blocks.peak_bytes  # than the blocks, such as layers of another model
+        return Place(
+            layers=tuple(functions),
+            written=written,
+            has_blocks=not makes_more and (num_calls == 1 or not is_one),
+            is_repeated=not is_one,
+            num_blocks=num_calls if is_one or makes_more else num_blocks,
+            num_idle=after.num_idle - before.num_idle,
+            num_nested=after.num_nested - before.num_nested,
+            peak_bytes=after.peak_bytes,
+        )
     return Place(
         layers=tuple(layers),
-        written=None if found is None else found[0],
-        has_blocks=num_calls in (None, 1),
-        is_repeated=not is_one or found is None,
-        num_blocks=num_calls or num_blocks,
-        num_idle=0 if found is None else after.num_idle - before.num_idle,
-        num_nested=0 if found is None else after.num_nested - before.num_nested,
-        peak_bytes=after.peak_bytes,
+        written=None,
+        has_blocks=True,
+        is_repeated=True,
+        num_blocks=num_blocks,
+        num_idle=0,
+        num_nested=0,
+        peak_bytes=blocks.peak_bytes,
     )
+
+
+def _from_innermost(layers: Sequence[Layer]) -> Iterator[list[Layer]]:
+    """Yield the functions of layers, then those further outside: the innermost may leave a part of a layer outside."""
+    for depth in range(max((len(each.around) for each in layers), default=-1) + 1):
+        yield [(each, *each.around)[min(depth, len(each.around))] for each in layers]
 
 
 def _place_of_functions(spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer]) -> Place | None:
@@ -192,12 +210,23 @@ def _has_layers(closed: core.ClosedJaxpr) -> bool:
     return bool(layers_of(closed))
 
 
-def are_called(spec: StepSpec, target: Target, layers: Iterable[Layer]) -> bool:
-    """Whether each layer's function is called once per block, and so does not run all of its blocks in one call."""
-    wanted = {each.key: 1 if each.is_loop else each.count for each in layers}
+def called_in_each_block(spec: StepSpec, target: Target, layers: Iterable[Layer]) -> list[Layer]:
+    """Return the outermost function of each layer that does not run several blocks in one call.
+
+    It makes a whole block: a function further inside may leave a part of the block outside.
+
+    Returns:
+        The functions; empty if a layer has none.
+    """
     with jit_adapter.traced_anew(), calls_counted() as calls:
         traced_jaxpr(spec, target)
-    return all(calls[function] >= count for function, count in wanted.items())
+
+    def whole(layer: Layer) -> Layer | None:
+        least = 1 if layer.is_loop else layer.count
+        return next((each for each in layer.from_outermost if calls[each.key] >= least), None)
+
+    found = [whole(each) for each in layers]
+    return [each for each in found if each is not None] if None not in found else []
 
 
 def _is_no_better(function: Layer, layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer]) -> bool:

@@ -15,7 +15,7 @@ from memprof.sources.jax.tracing.rebinding import pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.checkpoint_code import code_by_place, code_of, policy_of_jax
-from memprof.studies.changes.checkpoint_places import Place, are_called, around_blocks, best_place
+from memprof.studies.changes.checkpoint_places import Place, around_blocks, best_place, called_in_each_block
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
@@ -83,8 +83,9 @@ def _change(
     if place.written is not None:
         code = code_of(place.written, policy_of_jax(policy))
         return code, spec, partial(pasted_anew, code, [each.bound for each in place.written])
-    if layers and all(layer.is_local for layer in layers) and are_called(spec, step.target, layers):
-        return code_by_place(layers, policy_of_jax(policy)), spec, partial(around_blocks, layers, policy)
+    functions = called_in_each_block(spec, step.target, layers)
+    if functions and all(each.is_local for each in functions):
+        return code_by_place(functions, policy_of_jax(policy)), spec, partial(around_blocks, layers, policy)
     applied = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
     if applied is None:
         return None

@@ -66,7 +66,8 @@ class ChangedStep:
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
         places: the functions that make these parts, with their files and lines, if they are known.
-        functions: functions of the user to put the checkpoints around; empty: none is known that code can change.
+        functions: functions of the user to put the checkpoints around; empty: none is known that code can change, and
+            that makes exactly these parts.
         has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
         waiting_seconds: the least time that it waits for communication, without checkpoints.
         peaks: the estimates of its traces, by their checkpoints.
@@ -243,7 +244,10 @@ def in_best_place(step: ChangedStep) -> ChangedStep:
     if place is None or place.written is None:
         return step
     if place.has_blocks:
-        return replace(step, functions=place.written)
+        nothing = Checkpoints(kept=frozenset())
+        step.predicted(nothing)
+        are_blocks = min(step.peaks[nothing]) == place.peak_bytes // target.topology.num_devices
+        return replace(step, functions=place.written) if are_blocks else step
     blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     return replace(
@@ -263,6 +267,8 @@ def _blocks(programs: Sequence[BlockProgram], compiler: Compiler) -> list[Block]
 
 
 def _place(layer: Layer) -> str:
+    if layer.is_loop:
+        layer = layer.from_outermost[0]
     return f"{layer.title} at {Path(layer.file).name}:{layer.line}"
 
 

@@ -179,7 +179,9 @@ def test_the_code_says_which_functions_are_the_bodies() -> None:
     assert "# Around down at net.py:9, the body of the scan, in place" in code_of(kept, is_loop=True, places=places[:1])
     both = code_of(kept, is_loop=True, places=places)
     assert "# Around down at net.py:9, up at net.py:13, the bodies of the scans, in place" in both
-    assert "# Around each layer (up at net.py:13); with the same policy" in code_of(kept, is_loop=False, places=places[1:])
+    assert "# Around each layer (up at net.py:13); with the same policy" in code_of(
+        kept, is_loop=False, places=places[1:]
+    )
 
 
 def test_small_results_are_not_offloaded() -> None:

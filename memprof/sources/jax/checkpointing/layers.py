@@ -10,7 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +44,7 @@ class Layer:
         file, line: the place of its first equation.
         count: the number of its runs in a step.
         is_loop: it is the body of a scan.
+        around: the functions around it that also make one block each, or one body of a scan, the innermost first.
         callers: the functions that make nearly all of its calls, by the bytes made there: by name and file, if known.
     """
 
@@ -52,6 +53,7 @@ class Layer:
     line: int
     count: int
     is_loop: bool
+    around: tuple[Layer, ...] = field(default=(), compare=False)
     callers: frozenset[tuple[str, str]] = field(default_factory=frozenset, compare=False)
 
     @property
@@ -63,6 +65,11 @@ class Layer:
     def title(self) -> str:
         """Its name in a sentence: `Block`, `rbf`."""
         return self.name.rpartition("<locals>.")[2].removesuffix(".__call__")
+
+    @property
+    def from_outermost(self) -> tuple[Layer, ...]:
+        """It and the functions around it, the outermost first: for a scan, this is the body itself."""
+        return (*reversed(self.around), self)
 
     @property
     def own_name(self) -> str:
@@ -97,8 +104,7 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
             if is_reached
         ]
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
-    named = [each for each in found if each is not None and each.own_name.isidentifier()]
-    return named if len(named) == len(found) else []
+    return [each for each in found if each is not None] if None not in found else []
 
 
 def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
@@ -184,13 +190,14 @@ def calls_counted() -> Iterator[Counter[tuple[str, str]]]:
 def _layer(
     chains: Sequence[tuple[_Calls, int]], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool
 ) -> Layer | None:
-    """Return the innermost function that makes nearly all bytes of some equations.
+    """Return the innermost function that makes nearly all bytes of some equations; None if it has no name.
 
     Args:
         chains: the user's calls that led to each equation, and the bytes that it makes.
         around: the functions that call a loop; they are not its body.
     """
-    total, depth, found = sum(size for _, size in chains), 0, None
+    total, depth = sum(size for _, size in chains), 0
+    found: list[Layer] = []
     while True:
         sizes: Counter[tuple[str, str]] = Counter()
         for calls, size in chains:
@@ -201,15 +208,11 @@ def _layer(
         ((function, _),) = sizes.most_common(1)
         chains = [(calls, size) for calls, size in chains if len(calls) > depth and calls[depth][:2] == function]
         if function not in around:
-            found = Layer(
-                name=function[0],
-                file=function[1],
-                line=min(calls[depth][2] for calls, _ in chains),
-                count=count,
-                is_loop=is_loop,
-            )
+            line = min(calls[depth][2] for calls, _ in chains)
+            found.append(Layer(name=function[0], file=function[1], line=line, count=count, is_loop=is_loop))
         depth += 1
-    return found
+    named = [each for each in reversed(found) if each.own_name.isidentifier()]
+    return replace(named[0], around=tuple(named[1:])) if named and named[0] is found[-1] else None
 
 
 def of_user(calls: _Calls) -> _Calls:
