@@ -49,7 +49,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
 
 def _blocks(plan: CheckpointPlan) -> str:
     if not plan.has_blocks:
-        names = " and ".join(each.layer.title for each in plan.functions)
+        names = " and ".join(each.title for each in plan.functions)
         return f"{'call' if plan.num_blocks == 1 else 'calls'} of {names}"
     unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
     return unit[plan.num_blocks == 1]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from memprof.sources.jax.checkpointing.layers import Layer
-from memprof.sources.jax.tracing.rebinding import Bound
+from typing import Any
 
 _HELPER = '''
 def checkpointed(function, **options):
@@ -65,15 +63,15 @@ class Form:
     call: str
 
 
-_PLAIN = Form(head="import jax\n", call="jax.checkpoint")
-_WITH_STATIC = Form(head=f"import jax\n\n{_HELPER}", call="checkpointed")
+PLAIN = Form(head="import jax\n", call="jax.checkpoint")
+WITH_STATIC = Form(head=f"import jax\n\n{_HELPER}", call="checkpointed")
 FORMS = {
     "flax.linen": (
         Form(head="import jax\nfrom flax import linen as nn\n", call="nn.remat"),
         Form(head=f"import jax\nfrom flax import linen as nn\n\n{_LINEN_HELPER}", call="checkpointed"),
     ),
-    "flax.nnx": (Form(head="import jax\nfrom flax import nnx\n", call="nnx.remat"), _WITH_STATIC),
-    "equinox": (Form(head="import equinox as eqx\nimport jax\n", call="eqx.filter_checkpoint"), _WITH_STATIC),
+    "flax.nnx": (Form(head="import jax\nfrom flax import nnx\n", call="nnx.remat"), WITH_STATIC),
+    "equinox": (Form(head="import equinox as eqx\nimport jax\n", call="eqx.filter_checkpoint"), WITH_STATIC),
     "haiku": (
         Form(head=f"import haiku as hk\nimport jax\n\n{_HELPER.replace('jax.checkpoint(', 'hk.remat(')}",
               call="checkpointed"),
@@ -83,25 +81,43 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A layer that code can assign, and the form of that code."""
+    """A function of the user that code puts a checkpoint around.
 
-    layer: Layer
-    bound: Bound
+    Attributes:
+        title: its name in a sentence.
+        definition: the name after whose definition the code goes: the function, or the class of a method.
+        target: what the code assigns.
+        file, line: the place of its first equation.
+        is_loop: it is the body of a scan.
+        bound: the `Bound` of the definition; None if it exists only within a call.
+    """
+
+    title: str
+    definition: str
+    target: str
+    file: str
+    line: int
+    is_loop: bool
     form: Form
+    bound: Any = None
 
-    @property
-    def target(self) -> str:
-        return f"{self.bound.name}.{self.bound.method}" if self.bound.method else self.bound.name
+    def assignment(self, policy: str) -> str:
+        """Return the line that replaces it.
+
+        Args:
+            policy: an expression; if empty, the function keeps only its inputs.
+        """
+        options = (f", policy={policy}" if policy else "") + (", prevent_cse=False" if self.is_loop else "")
+        return f"{self.target} = {self.form.call}({self.target}{options})\n"
 
 
-def forms_of(bound: Bound) -> tuple[Form, ...]:
-    """Return the forms of a checkpoint around a function or method, the shortest first."""
-    if bound.method:
-        for cls in bound.value.__mro__:
-            for package, forms in FORMS.items():
-                if cls.__module__.startswith(package) and cls.__name__ == "Module":
-                    return forms
-    return (_PLAIN, _WITH_STATIC)
+def forms_of(cls: type | None) -> tuple[Form, ...]:
+    """Return the forms of a checkpoint around a function, or a method of a class, the shortest first."""
+    for base in () if cls is None else cls.__mro__:
+        for package, forms in FORMS.items():
+            if base.__module__.startswith(package) and base.__name__ == "Module":
+                return forms
+    return (PLAIN, WITH_STATIC)
 
 
 def policy_of_jax(name: str) -> str:
@@ -118,32 +134,21 @@ def code_of(written: Sequence[Written], policy: str, definitions: str = "") -> s
     """
     heads = "".join(dict.fromkeys(each.form.head for each in written))
     lines = [
-        f"# in {Path(each.layer.file).name}, after the definition of {each.bound.name}\n"
-        f"{each.target} = {each.form.call}({each.target}{_options(policy, each.layer)})\n"
+        f"# in {Path(each.file).name}, after the definition of {each.definition}\n{each.assignment(policy)}"
         for each in written
     ]
     return f"{heads}{definitions}\n{''.join(lines)}"
 
 
-def code_by_place(layers: Sequence[Layer], policy: str) -> str:
-    """Return the code for layers that are defined within the step, with an expression for the policy.
+def code_by_place(written: Sequence[Written], policy: str) -> str:
+    """Return the code for functions that are defined within the step, with an expression for the policy.
 
     An import within a function would make the name local to it, so the imports have a place of their own.
     """
     lines = [
-        f"# in {Path(each.file).name}, after the definition of {each.own_name} (line {each.line})\n"
-        f"{_line(each, policy)}"
-        for each in layers
+        f"# in {Path(each.file).name}, after the definition of {each.definition} (line {each.line})\n"
+        f"{each.assignment(policy)}"
+        for each in written
     ]
-    is_loop = all(each.is_loop for each in layers)
-    head = (_PLAIN if is_loop else _WITH_STATIC).head
-    return f"# at the top of {Path(layers[0].file).name}\n{head}\n{''.join(lines)}"
-
-
-def _line(layer: Layer, policy: str) -> str:
-    call = (_PLAIN if layer.is_loop else _WITH_STATIC).call
-    return f"{layer.own_name} = {call}({layer.own_name}{_options(policy, layer)})\n"
-
-
-def _options(policy: str, layer: Layer) -> str:
-    return (f", policy={policy}" if policy else "") + (", prevent_cse=False" if layer.is_loop else "")
+    head = (PLAIN if all(each.is_loop for each in written) else WITH_STATIC).head
+    return f"# at the top of {Path(written[0].file).name}\n{head}\n{''.join(lines)}"

@@ -23,9 +23,9 @@ from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing import jit_adapter
-from memprof.sources.jax.tracing.rebinding import find_bound, pasted_anew
+from memprof.sources.jax.tracing.rebinding import Bound, find_bound, pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
-from memprof.studies.changes.checkpoint_code import Written, code_of, forms_of
+from memprof.studies.changes.checkpoint_code import PLAIN, WITH_STATIC, Written, code_of, forms_of
 
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
 _MANY = 4  # layers
@@ -181,11 +181,7 @@ def _effective(
     if not found or any(bound is None for _, bound in found):
         return None
     for number in range(2):
-        written = tuple(
-            Written(layer=layer, bound=bound, form=forms[min(number, len(forms) - 1)])
-            for layer, bound in found
-            if bound is not None and (forms := forms_of(bound))
-        )
+        written = tuple(_written(layer, bound, number) for layer, bound in found if bound is not None)
         try:
             with pasted_anew(code_of(written, ""), [each.bound for each in written]):
                 after = _traced(spec, target)
@@ -194,6 +190,35 @@ def _effective(
         if after.num_inside >= before.num_inside + least:
             return written, after
     return None
+
+
+def _written(layer: Layer, bound: Bound, number: int) -> Written:
+    """Return a function in one of the forms of its code, by the form's number."""
+    forms = forms_of(bound.value if bound.method else None)
+    return Written(
+        title=layer.title,
+        definition=bound.name,
+        target=f"{bound.name}.{bound.method}" if bound.method else bound.name,
+        file=layer.file,
+        line=layer.line,
+        is_loop=layer.is_loop,
+        form=forms[min(number, len(forms) - 1)],
+        bound=bound,
+    )
+
+
+def written_by_place(layer: Layer) -> Written:
+    """Return a function that is defined within the step, so that it exists only within a call."""
+    name = layer.own_name
+    return Written(
+        title=layer.title,
+        definition=name,
+        target=name,
+        file=layer.file,
+        line=layer.line,
+        is_loop=layer.is_loop,
+        form=PLAIN if layer.is_loop else WITH_STATIC,
+    )
 
 
 def around_blocks(layers: Sequence[Layer], policy: str) -> AbstractContextManager[object]:

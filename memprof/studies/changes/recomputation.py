@@ -15,7 +15,13 @@ from memprof.sources.jax.tracing.rebinding import pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.checkpoint_code import code_by_place, code_of, policy_of_jax
-from memprof.studies.changes.checkpoint_places import Place, around_blocks, best_place, called_in_each_block
+from memprof.studies.changes.checkpoint_places import (
+    Place,
+    around_blocks,
+    best_place,
+    called_in_each_block,
+    written_by_place,
+)
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
@@ -85,7 +91,8 @@ def _change(
         return code, spec, partial(pasted_anew, code, [each.bound for each in place.written])
     functions = called_in_each_block(spec, step.target, layers)
     if functions and all(each.is_local for each in functions):
-        return code_by_place(functions, policy_of_jax(policy)), spec, partial(around_blocks, layers, policy)
+        code = code_by_place([*map(written_by_place, functions)], policy_of_jax(policy))
+        return code, spec, partial(around_blocks, layers, policy)
     applied = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
     if applied is None:
         return None

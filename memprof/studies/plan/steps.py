@@ -253,7 +253,7 @@ def in_best_place(step: ChangedStep) -> ChangedStep:
     return replace(
         step,
         blocks=blocks,
-        is_loop=any(each.layer.is_loop for each in place.written),
+        is_loop=any(each.is_loop for each in place.written),
         functions=place.written,
         has_blocks=False,
         points=[replace(step.points[0], kept_bytes=kept_bytes)],

@@ -16,7 +16,6 @@ from report_builder import H100
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.compile import traced_jaxpr
-from memprof.sources.jax.tracing.rebinding import Bound
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes import checkpoint_places
 from memprof.studies.changes.change import Change, Step
@@ -345,11 +344,10 @@ def test_a_method_of_a_framework_has_the_checkpoint_of_its_framework(tmp_path: P
 
 
 def test_the_form_is_that_of_the_framework_whose_module_a_class_is() -> None:
-    def cls(module: str, name: str) -> Bound:
-        base = type(name, (), {"__module__": module})
-        return Bound(name="Block", value=type("Block", (base,), {}), method="__call__")
+    def cls(module: str, name: str) -> type:
+        return type("Block", (type(name, (), {"__module__": module}),), {})
 
-    plain = forms_of(Bound(name="block", value=len))
+    plain = forms_of(None)
     assert [form.call for form in plain] == ["jax.checkpoint", "checkpointed"]
     assert forms_of(cls("haiku._src.module", "Module")) == FORMS["haiku"]
     assert forms_of(cls("equinox._module", "Module")) == FORMS["equinox"]

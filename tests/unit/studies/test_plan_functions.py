@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from report_builder import H100
 
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
-from memprof.sources.jax.checkpointing.layers import Layer
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.rebinding import find_bound
 from memprof.sources.jax.tracing.step import StepSpec
-from memprof.studies.changes.checkpoint_code import Written, forms_of
+from memprof.studies.changes.checkpoint_code import PLAIN, Written
 from memprof.studies.plan.functions import blocks_of_functions, checkpointed_functions
 
 # `wide` runs 3 times on 8 rows in a scan, and on 4 rows; `outer` calls it once more, and `frozen` is no function of w.
@@ -50,8 +49,9 @@ def _program(folder: Path) -> Iterator[tuple[StepSpec, dict[str, Written]]]:
     for name in ("wide", "outer"):
         bound = find_bound(name, str(path))
         assert bound is not None
-        layer = Layer(name=name, file=str(path), line=1, count=1, is_loop=False)
-        functions[name] = Written(layer=layer, bound=bound, form=forms_of(bound)[0])
+        functions[name] = Written(
+            title=name, definition=name, target=name, file=str(path), line=1, is_loop=False, form=PLAIN, bound=bound
+        )
     yield StepSpec(names["step"], names["args"]), functions
 
 
