@@ -379,6 +379,7 @@ def step_spec():
 """
 
 
+@pytest.mark.with_one_jax  # the CPU's compiler of jax 0.10 merges what is recomputed with the first computation
 def test_calls_with_other_shapes_are_blocks_of_their_function(memprof: Command) -> None:
     """No operations repeat, so there are no layers. The code is pasted where its comment says."""
     path = memprof.folder / "pyramid.py"
@@ -396,6 +397,7 @@ def test_calls_with_other_shapes_are_blocks_of_their_function(memprof: Command) 
     assert json.loads(ended.stdout)["footprint_bytes"] == found["footprint_bytes"]
 
 
+@pytest.mark.with_one_jax
 def test_a_plan_around_a_function_is_applied(memprof: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (memprof.folder / "pyramid_to_apply.py").write_text(_PYRAMID)
     monkeypatch.syspath_prepend(memprof.folder)
