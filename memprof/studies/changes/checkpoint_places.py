@@ -30,6 +30,7 @@ from memprof.studies.changes.checkpoint_code import PLAIN, WITH_STATIC, Written,
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
 _MANY = 4  # layers
 _MAX_FUNCTIONS = 5  # that replace the layers or are added to them; each takes one or two traces
+_MAX_ADDED = 2  # functions
 _CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
 
 
@@ -92,14 +93,24 @@ def best_place(spec: StepSpec, target: Target) -> Place | None:
     others = [each for each in large.values() if not _is_no_better(each, known, large)][:_MAX_FUNCTIONS]
     places = [place for each in others if (place := _place_of_functions(spec, target, before, [each])) is not None]
     places.sort(key=lambda place: place.peak_bytes)
-    if places and places[0].peak_bytes <= CLEARLY * best.peak_bytes:
-        best = places.pop(0)
-    for place in places if best.written is not None else ():
-        both = (*best.layers, *place.layers)
-        more = None if _are_nested(both, large) else _place_of_functions(spec, target, before, both)
-        if more is not None and more.peak_bytes <= CLEARLY * best.peak_bytes:
-            best = more
-    return best
+
+    def with_more(place: Place) -> Place:
+        """Return a place with further functions: each time the one that lowers the estimate most."""
+        found = place
+        for _ in range(_MAX_ADDED):
+            wider = [(*found.layers, *each.layers) for each in places if not {*each.layers} & {*found.layers}]
+            tried = [_place_of_functions(spec, target, before, each) for each in wider if not _are_nested(each, large)]
+            most = min(filter(None, tried), key=lambda each: each.peak_bytes, default=found)
+            if most.peak_bytes > CLEARLY * found.peak_bytes:
+                break
+            found = most
+        return found
+
+    with_layers = best if best.written is None else with_more(best)
+    if not places or places[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
+        return with_layers
+    without_layers = with_more(places[0])
+    return without_layers if without_layers.peak_bytes <= CLEARLY * with_layers.peak_bytes else with_layers
 
 
 def _place_of_layers(
