@@ -24,7 +24,7 @@ from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.checkpoint_code import Written
-from memprof.studies.changes.checkpoint_places import best_place
+from memprof.studies.changes.checkpoint_places import CLEARLY, best_place
 from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.functions import blocks_of_functions, checkpointed_functions
@@ -236,18 +236,21 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
 def in_best_place(step: ChangedStep) -> ChangedStep:
     """Return a step with its checkpoints around functions of the user, if they are a better place than its blocks.
 
-    This is estimated from traces, without a compile.
+    This is estimated from traces, without a compile. An estimate that is hardly below that of the unchanged step says
+    nothing about what a search around the blocks finds.
     """
     spec, target = step.spec, step.compiler.target
     step.compiler.progress("choosing")
     place = best_place(spec, target)
     if place is None or place.written is None:
         return step
+    peak_bytes = place.peak_bytes // target.topology.num_devices
     if place.has_blocks:
         nothing = Checkpoints(kept=frozenset())
         step.predicted(nothing)
-        are_blocks = min(step.peaks[nothing]) == place.peak_bytes // target.topology.num_devices
-        return replace(step, functions=place.written) if are_blocks else step
+        return replace(step, functions=place.written) if min(step.peaks[nothing]) == peak_bytes else step
+    if peak_bytes > CLEARLY * min(step.peaks[None]):
+        return step
     blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     return replace(
