@@ -47,8 +47,8 @@ def plan(
 ) -> CheckpointPlan:
     """Choose which forward results to save, so that a step stays within a memory budget and is fastest.
 
-    The step is compiled as it is, and at most four more times with `jax.checkpoint` around its layers. The user's
-    files are not modified.
+    The step is compiled as it is, and at most four more times with `jax.checkpoint` around its layers, or around other
+    functions of the user that are estimated to be a better place. The user's files are not modified.
 
     Args:
         step: the training step, as for `memprof.profile`.

@@ -64,6 +64,7 @@ from memprof.reports.views.why import why_document
 from memprof.studies.advice.advice import Compiled as Outcome
 from memprof.studies.advice.advice import Meaning
 from memprof.studies.advice.advise import advise
+from memprof.studies.changes.checkpoint_code import PLAIN, Written
 from memprof.studies.check.baseline import baseline_of
 from memprof.studies.check.check import check
 from memprof.studies.explain.explanation import AskedFor, explain
@@ -281,6 +282,16 @@ def plan(*, budget_bytes: int, best: int | None) -> CheckpointPlan:
     )
 
 
+def plan_around_functions() -> CheckpointPlan:
+    """Return a plan with checkpoints around two functions of two files, in place of blocks."""
+    functions = [
+        Written(title=name, definition=name, target=target, file=file, line=1, is_loop=False, form=PLAIN)
+        for name, target, file in (("Block", "Block.__call__", "net.py"), ("head", "head", "loss.py"))
+    ]
+    found = plan(budget_bytes=6000, best=2)
+    return replace(found, points=found.points[:3], functions=tuple(functions), has_blocks=False, is_loop=False)
+
+
 def unchanged_plan() -> CheckpointPlan:
     """Return the plan of a step that fits unchanged, so only the unchanged step was compiled."""
     found = plan(budget_bytes=9000, best=0)
@@ -445,6 +456,7 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "serve_plan_unknown": lambda: serving_document(replace(SERVING, max_tokens=None, pool_bytes=None)),
     "plan": lambda: plan_document(plan(budget_bytes=6100, best=3)),
     "plan_of_a_loop": lambda: plan_document(plan(budget_bytes=6000, best=2)),
+    "plan_around_functions": lambda: plan_document(plan_around_functions()),
     "plan_fits": lambda: plan_document(unchanged_plan()),
     "plan_fits_in_a_scan": lambda: plan_document(replace(unchanged_plan(), is_loop=True)),
     "plan_fits_but_is_slow": lambda: plan_document(slow_plan()),
@@ -497,6 +509,7 @@ def test_a_report_with_every_field_is_as_recorded(kind: str) -> None:
     ("name", "made"),
     [
         ("plan", lambda: plan_json(plan(budget_bytes=6100, best=3))),
+        ("plan_around_functions", lambda: plan_json(plan_around_functions())),
         ("plan_fits_nothing", lambda: plan_json(plan(budget_bytes=4999, best=None))),
         ("serve_plan", lambda: serving_json(SERVING)),
         ("check", lambda: check_json(check(full_report(scale=5), baseline=baseline_of(_step())))),

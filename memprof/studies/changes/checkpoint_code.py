@@ -137,7 +137,9 @@ def code_of(written: Sequence[Written], policy: str, definitions: str = "") -> s
         f"# in {Path(each.file).name}, after the definition of {each.definition}\n{each.assignment(policy)}"
         for each in written
     ]
-    return f"{heads}{definitions}\n{''.join(lines)}"
+    has_files = len({each.file for each in written}) > 1
+    in_each = "# the code above goes into each of these files\n" if has_files else ""
+    return f"{heads}{definitions}\n{in_each}{''.join(lines)}"
 
 
 def code_by_place(written: Sequence[Written], policy: str) -> str:

@@ -97,9 +97,14 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
     return f"{_HEAD}{policies}{rest}{uses}\n{_LAYERS.format(layers='each layer after them', policy='rest_policy')}"
 
 
-def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written]) -> str:
-    """Return the policy for some functions, and the lines that put checkpoints with it around them."""
-    definitions = f"{_HEAD_OF_FUNCTIONS}{_policy(POLICY, 'KEPT', checkpoints.kept)}"
+def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written], *, replaces_others: bool = False) -> str:
+    """Return the policy for some functions, and the lines that put checkpoints with it around them.
+
+    Args:
+        replaces_others: whether checkpoints in the user's code must be removed.
+    """
+    others = "\n# These checkpoints take the place of any that are there." if replaces_others else ""
+    definitions = f"{_HEAD_OF_FUNCTIONS}{_policy(POLICY, 'KEPT', checkpoints.kept)}{others}"
     return checkpoint_code.code_of(functions, POLICY, definitions)
 
 

@@ -134,7 +134,8 @@ class CheckpointPlan:
             return pasteable(*changes)
         is_uniform = self.checkpoints.num_first is None and not self.checkpoints.offloaded
         if self.functions and (not self.has_blocks or (self.is_loop and is_uniform)):
-            return pasteable(*changes, code_of_functions(self.checkpoints, self.functions))
+            code = code_of_functions(self.checkpoints, self.functions, replaces_others=self.has_blocks)
+            return pasteable(*changes, code)
         return pasteable(*changes, code_of(self.checkpoints, is_loop=self.is_loop, places=self.places))
 
     @property

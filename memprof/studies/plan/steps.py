@@ -260,6 +260,7 @@ def in_best_place(step: ChangedStep) -> ChangedStep:
         functions=place.written,
         has_blocks=False,
         points=[replace(step.points[0], kept_bytes=kept_bytes)],
+        peaks={None: step.peaks[None]},
     )
 
 

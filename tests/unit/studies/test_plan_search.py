@@ -70,6 +70,7 @@ class _Compiler:
         traced: labels of the traced steps.
         waited_seconds: the time that a step with offloaded results waits for them.
         seconds_per_byte: the time that each kept byte adds to a step.
+        place: the best place for checkpoints.
     """
 
     blocks: list[Block]
@@ -85,6 +86,7 @@ class _Compiler:
     speeds: Speeds | None = field(default_factory=lambda: _SPEEDS)
     waited_seconds: float = 0.0
     seconds_per_byte: float = 0.0
+    place: Any = None
 
     @contextmanager
     def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
@@ -159,7 +161,11 @@ class _Compiler:
         monkeypatch.setattr(steps, "differentiated_loops", lambda jaxpr: jaxpr.eqns if self.is_loop else [])
         monkeypatch.setattr(steps, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(steps, "layers_of", lambda closed: [])
-        monkeypatch.setattr(steps, "best_place", lambda spec, target: None)
+        monkeypatch.setattr(steps, "best_place", lambda spec, target: self.place)
+        monkeypatch.setattr(steps, "blocks_of_functions", lambda spec, target, functions: range(len(self.blocks)))
+        monkeypatch.setattr(
+            steps, "checkpointed_functions", lambda functions, checkpoints: self.checkpointed(checkpoints)
+        )
         monkeypatch.setattr(steps, "blocks_of", lambda closed: range(len(self.blocks)))
         monkeypatch.setattr(steps, "block_of", lambda number, speeds, **_: self.blocks[number])
         target: Any = SimpleNamespace(
@@ -644,3 +650,24 @@ def test_bytes_and_bound_of_a_point_are_those_of_the_plan_without_memory_pressur
     )
     point = point_of(AS_IT_IS, pressed, None, kept_bytes=0, repeated_seconds=0.0)
     assert (point.footprint_bytes, point.at_least_seconds, point.host_bytes) == (9, 2.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("has_blocks", "peak_bytes", "functions"),
+    [
+        (False, 950, 1),
+        (False, 951, 0),  # it says nothing: the unchanged step has 1000
+        (True, 0, 1),  # the estimate of the blocks that keep nothing
+        (True, 1, 0),  # so the functions are not exactly the blocks
+    ],
+)
+def test_functions_are_a_place_by_the_estimates_alone(
+    monkeypatch: pytest.MonkeyPatch, has_blocks: bool, peak_bytes: int, functions: int
+) -> None:
+    written = (SimpleNamespace(is_loop=False),)
+    compiler = _Compiler([_layers()])
+    compiler.place = SimpleNamespace(written=written, has_blocks=has_blocks, peak_bytes=peak_bytes)
+    plan = compiler.plan(monkeypatch, 1515)
+    assert len(plan.functions) == functions
+    assert plan.has_blocks == (has_blocks or not functions)
+    assert _rows(plan) == [_AS_IT_IS, _NOTHING_KEPT, ("chosen", 1500, 500, 7.0, 7)]
