@@ -18,7 +18,7 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Target
 from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
-from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_calls
 from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
@@ -79,14 +79,13 @@ class _Traced:
 
 def best_place(spec: StepSpec, target: Target) -> Place | None:
     """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode."""
-    with checkpointed(None) as functions:
-        traced_jaxpr(spec, target)
+    before, differentiated_functions = _traced(spec, target)
+    functions = [without_calls(closed) for closed in differentiated_functions]
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
     changed = [closed for closed in functions if not layers or layers_of(closed)]
     num_blocks = sum(block.count for closed in changed for block in blocks_of(closed))
     if not num_blocks:
         return None
-    before = _traced(spec, target)
     best = _place_of_layers(spec, target, before, layers, num_blocks)
     large = {each.key: each for closed in functions for each in large_functions(closed)}
     known = [] if best.written is None else layers
@@ -119,7 +118,7 @@ def _place_of_layers(
     is_one = num_blocks == 1 and not any(layer.is_loop for layer in layers)
     least = sum(1 if layer.is_loop else layer.count for layer in layers)
     with around_blocks(layers, "nothing_saveable"):
-        blocks = _traced(spec, target)
+        blocks, _ = _traced(spec, target)
     for functions in _from_innermost(layers):
         found = _effective(spec, target, before, functions, least)
         if found is None or CLEARLY * found[1].peak_bytes > blocks.peak_bytes:
@@ -195,7 +194,7 @@ def _effective(
         written = tuple(_written(layer, bound, number) for layer, bound in found if bound is not None)
         try:
             with pasted_anew(code_of(written, ""), [each.bound for each in written]):
-                after = _traced(spec, target)
+                after, _ = _traced(spec, target)
         except Exception:  # raised by the user's code with ours in it
             continue
         if after.num_inside >= before.num_inside + least:
@@ -283,19 +282,21 @@ def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer])
     return any(each.key in of_one for each in layers for of_one in callers)
 
 
-def _traced(spec: StepSpec, target: Target) -> _Traced:
+def _traced(spec: StepSpec, target: Target) -> tuple[_Traced, list[core.ClosedJaxpr]]:
+    """Trace a step. Return the functions that it differentiates, too."""
     with differentiated() as functions:
         jaxpr = traced_jaxpr(spec, target).jaxpr
     inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
     num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
     are_met = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
-    return _Traced(
+    traced = _Traced(
         num_inside=len(inside),
         num_nested=num_nested,
         num_idle=are_met.count(False) - num_nested,  # the forward pass runs the nested ones, and they are met later
         num_differentiated=are_met.count(True),
         peak_bytes=min(estimated_peaks(jaxpr)),
     )
+    return traced, functions
 
 
 def _checkpoints_in(jaxpr: core.Jaxpr) -> Iterable[Any]:

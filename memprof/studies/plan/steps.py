@@ -18,7 +18,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
 from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
-from memprof.sources.jax.checkpointing.layers import Layer, layers_of
+from memprof.sources.jax.checkpointing.layers import Layer, large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
@@ -66,6 +66,7 @@ class ChangedStep:
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
         places: the functions that make these parts, with their files and lines, if they are known.
+        has_user_functions: whether functions of the user make these parts, or many bytes.
         functions: functions of the user to put the checkpoints around; empty: none is known that code can change, and
             that makes exactly these parts.
         has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
@@ -79,6 +80,7 @@ class ChangedStep:
     compiler: Compiler
     around_bytes: int
     places: tuple[str, ...]
+    has_user_functions: bool
     waiting_seconds: float
     functions: tuple[Written, ...] = ()
     has_blocks: bool = True
@@ -227,6 +229,7 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
         places=tuple(dict.fromkeys(_place(layer) for closed in functions for layer in layers_of(closed))),
+        has_user_functions=any(layers_of(each) or large_functions(each) for each in functions),
         waiting_seconds=_waiting_seconds(report),
         points=[point],
         peaks=peaks,
@@ -239,6 +242,8 @@ def in_best_place(step: ChangedStep) -> ChangedStep:
     This is estimated from traces, without a compile. An estimate that is hardly below that of the unchanged step says
     nothing about what a search around the blocks finds.
     """
+    if not step.has_user_functions:
+        return step
     spec, target = step.spec, step.compiler.target
     step.compiler.progress("choosing")
     place = best_place(spec, target)
