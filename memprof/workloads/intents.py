@@ -92,8 +92,15 @@ class Aim(Enum):
     @property
     def changes_numbers(self) -> bool:
         """Whether following it changes the results of a step by more than rounding in its own dtypes."""
-        is_cast = self.name.startswith("CAST_") and self is not Aim.CAST_WEIGHTS_IN_LAYERS  # cast today, only earlier
-        return is_cast or self is Aim.FACTOR_OPTIMIZER_STATE
+        return self in (
+            Aim.CAST_ACCUMULATORS,
+            Aim.CAST_CACHE,
+            Aim.CAST_PASSES,
+            Aim.CAST_WEIGHTS,
+            Aim.CAST_WEIGHTS_AND_CACHE,
+            Aim.FACTOR_OPTIMIZER_STATE,
+            Aim.NARROW_OPTIMIZER_STATE,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,13 +93,19 @@ def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
 
 def test_a_cache_is_known_by_the_names_that_libraries_give_it(dump: Path) -> None:
     step = Step()
-    names = ("past_key_values['h']['cached_key']", "kv_cache[0]", "past_key_values['h']['cache_index']")
-    shapes = (f32(2, 8), f32(2, 8), array("s32"))
+    cache = {"past_key_values['h']['cached_key']": f32(2, 8), "kv_cache[0]": f32(2, 8), "caches[0].k": f32(2, 8)}
+    levels = {"past_key_values['h']['cache_index']": array("s32"), "caches[0].levels": array("s32", 2)}
+    names, shapes = zip(*cache.items(), *levels.items(), strict=True)
     arguments = [step.argument(name, Role.KV_CACHE, shape) for name, shape in zip(names, shapes, strict=True)]
     step.result(*(step.op(f"next_{n}", "add", shapes[n], [each, each], FORWARD) for n, each in enumerate(arguments)))
     (dump / GPU).write_bytes(proto_of(step))
     found = [leaf.role for leaf in imported(dump).arguments]
-    assert found == [Role.KV_CACHE, Role.KV_CACHE, Role.OTHER_STATE]
+    assert found == [Role.KV_CACHE] * 3 + [Role.OTHER_STATE] * 2
+
+
+def test_training_has_caches_that_are_no_keys_and_values(dump: Path) -> None:
+    (dump / GPU).write_bytes(proto_of(training_step(names={"x": "cache['features']"})))
+    assert {leaf.path: leaf.role for leaf in imported(dump).arguments}["cache['features']"] is Role.BATCH
 
 
 def test_a_program_whose_collectives_xla_has_combined_is_read(dump: Path) -> None:

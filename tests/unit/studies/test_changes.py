@@ -489,6 +489,7 @@ class TestTechniques:
     def test_a_step_with_narrower_weights_or_caches_gives_other_numbers(self) -> None:
         narrower = {each for each in Aim if each.changes_numbers}
         assert {Aim.CAST_WEIGHTS, Aim.CAST_CACHE, Aim.CAST_WEIGHTS_AND_CACHE, Aim.CAST_ACCUMULATORS} < narrower
+        assert Aim.NARROW_OPTIMIZER_STATE in narrower
         assert not narrower & {Aim.CAST_WEIGHTS_IN_LAYERS, Aim.CONVERT_WEIGHTS_ONCE, Aim.DONATE, Aim.CHUNK_LOSS}
 
 

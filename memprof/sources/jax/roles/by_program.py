@@ -43,6 +43,8 @@ _ROLE_BY_KEY = {
         Role.OTHER_STATE,
     ),
 }
+# Such keys of a program without derivatives mean the cache of its attention. Training caches other things, too.
+_OF_CACHE = frozenset("cache caches k_cache v_cache k_caches v_caches key_cache value_cache".split())
 # Names of input data, for leaves that the program neither trains nor carries.
 _OF_DATA = frozenset(
     "x y xs ys inputs outputs targets target labels label tokens images image data graph input_ids attention_mask obs"
@@ -111,7 +113,8 @@ def arguments_of_program(
     given = given_roles(roles, paths)
     arrays = [_array(parameter) for parameter in parameters]
     flow = _Flow(program, AliasSets(program, table), arrays)
-    leaves = [_with_stated_role(leaf, given) for leaf in _with_uses(flow, arrays, paths)]
+    roles_by_key = {**({} if flow.is_differentiated else dict.fromkeys(_OF_CACHE, Role.KV_CACHE)), **_ROLE_BY_KEY}
+    leaves = [_with_stated_role(leaf, given, roles_by_key) for leaf in _with_uses(flow, arrays, paths)]
     leaves = [leaf if leaf.role else _by_container(leaf, leaves) for leaf in leaves]
     left = [leaf for leaf in leaves if not leaf.role and leaf.array.shape]
     most = max((flow.num_along[leaf.array.shape[0]] for leaf in left), default=0)
@@ -259,16 +262,18 @@ def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
     return [leaf.dimensions in shapes for operand in operands for leaf in operand.shape.leaves]
 
 
-def _with_stated_role(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
+def _with_stated_role(leaf: _Leaf, given: Mapping[str, Role], roles_by_key: Mapping[str, Role]) -> _Leaf:
     """Return the leaf with the role that the user, its use or its name gives it, if any."""
     use = leaf.use
     prefix = longest_prefix(leaf.path, given)
     said = (
-        next((_ROLE_BY_KEY[key] for key in _KEY.findall(leaf.path) if key in _ROLE_BY_KEY), None)
+        next((roles_by_key[key] for key in _KEY.findall(leaf.path) if key in roles_by_key), None)
         if leaf.has_name
         else None
     )
-    role = Role.OTHER_STATE if said is Role.KV_CACHE and not leaf.array.shape else said  # its fill level
+    # The fill level of a cache, or one for each sequence.
+    is_level = not leaf.array.shape or (len(leaf.array.shape) == 1 and not leaf.is_float)
+    role = Role.OTHER_STATE if said is Role.KV_CACHE and is_level else said
     if prefix is not None:
         role = given[prefix]
     elif leaf.is_key or (use.is_average and leaf.is_float):
