@@ -1,4 +1,4 @@
-"""Two published tables of single-GPU training memory, made again without the GPU.
+"""Two published tables of single-GPU training memory, reproduced without the GPU.
 
     python -m benchmarks.published_tables uva
     python -m benchmarks.published_tables hugging-face
