@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from browser import open_browser
 from hypothesis import HealthCheck, settings
+from recorded import CHANGED
 from simple_kernels import SIMPLE_KERNELS
 
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
@@ -47,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selected = [item for item in items if item in first or item.get_closest_marker("with_each_jax")]
     config.hook.pytest_deselected(items=[*{*items}.difference(selected)])
     items[:] = selected
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the recordings that this run has written."""
+    if CHANGED:
+        terminalreporter.section(f"recordings changed: {len(CHANGED)}")
+        terminalreporter.write_line(" ".join(sorted(path.name for path in CHANGED)))
 
 
 @pytest.fixture(scope="session")

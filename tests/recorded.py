@@ -11,12 +11,14 @@ import os
 from pathlib import Path
 
 _GOLDEN = Path(__file__).parent / "golden"
+CHANGED: list[Path] = []  # recordings that this run has written
 
 
-def check_recorded(text: str, recording: str) -> None:
+def check_recorded(text: str, recording: str | Path) -> None:
     """Compare `text` with the file `recording`, or write that file."""
     path = _GOLDEN / recording
-    if os.environ.get("MEMPROF_RECORD"):
+    if os.environ.get("MEMPROF_RECORD") and not (path.exists() and path.read_text(encoding="utf-8") == text):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
+        CHANGED.append(path)
     assert text == path.read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from comparisons_data import COMPARISONS
 from diffs_data import DIFFS
 from jsonschema import Draft202012Validator
+from recorded import check_recorded
 from reports_data import REPORTS
 
 from memprof.reports.formats.json import FORMAT, indented, render_object
@@ -96,10 +96,7 @@ def test_the_types_keep_the_promise_and_the_file_has_their_descriptions(name: st
     Draft202012Validator.check_schema(_MADE[name])
     if name in _PROMISED:
         assert _broken_of(name, _MADE[name]) == []
-    path, text = _FOLDER / f"{name}.schema.json", f"{indented(_MADE[name], levels=4)}\n"
-    if os.environ.get("MEMPROF_RECORD"):
-        path.write_text(text, encoding="utf-8", newline="\n")
-    assert text == path.read_text(encoding="utf-8")
+    check_recorded(f"{indented(_MADE[name], levels=4)}\n", _FOLDER / f"{name}.schema.json")
 
 
 def _renamed(schema: Schema) -> None:
