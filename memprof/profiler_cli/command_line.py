@@ -36,7 +36,8 @@ class _Signalled(Interrupted):
         self.exit_code = exit_code
 
 
-_arrived: list[_Signalled] = []  # at most one: later signals are ignored
+_arrived: list[_Signalled] = []  # at most one
+_REPEAT_SECONDS = 1.0
 
 
 def run_and_exit() -> NoReturn:
@@ -59,6 +60,7 @@ def _run() -> int:
     except SystemExit as ended_early:
         return ended_early.code if isinstance(ended_early.code, int) else ExitCode.FINE
     except _Signalled as signalled:
+        _ignore_signals()
         say_error("interrupted")
         return signalled.exit_code
     except WorkloadError as error:
@@ -130,12 +132,31 @@ def _check_working_folder() -> None:
         raise MemprofError("the working folder no longer exists; change to another one") from error
 
 
-def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], NoReturn]:
-    def handle(_signal: int, _frame: FrameType | None) -> NoReturn:
-        # Cleaning up takes a moment; an impatient second Ctrl-C must not cut it short.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _arrived.append(_Signalled(exit_code))
+def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], None]:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        if _is_unwinding():  # cleaning up takes a moment; an impatient second Ctrl-C must not cut it short
+            return
+        if not _arrived:
+            _arrived.append(_Signalled(exit_code))
+            # Python drops an exception that is raised while an object is deleted or garbage is collected.
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
         raise _arrived[0]
 
     return handle
+
+
+def _is_unwinding() -> bool:
+    """Whether the interrupted code handles a signal: it is in a `finally` or `except` block, or in `__exit__`."""
+    handled = sys.exception()
+    while handled is not None:
+        if handled in _arrived:
+            return True
+        handled = handled.__context__
+    return False
+
+
+def _ignore_signals() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

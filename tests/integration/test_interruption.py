@@ -98,6 +98,35 @@ def test_code_that_turns_an_interruption_into_an_error_is_interrupted_all_the_sa
     assert memprof.processes() == []
 
 
+DROPPING = """
+import os, signal, time
+import jax.numpy as jnp
+import memprof
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+def step(x):
+    Deleted()
+    while True:
+        time.sleep(0.1)
+
+step_spec = memprof.StepSpec(step, (jnp.ones(3),))
+"""
+
+
+def test_an_interruption_that_python_drops_is_repeated(memprof, start):
+    """Python drops an exception that is raised while an object is deleted; tracing deletes many."""
+    (memprof.folder / "train.py").write_text(DROPPING)
+    running = start("plan", "train.py:step_spec", "--target", "cpu", "--memory", "1KiB")
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 143
+    assert without_progress(stderr).endswith("memprof: interrupted.\n")
+    assert memprof.processes() == []
+
+
 def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
     running = start(*LONG)
     wait_until(lambda: is_compiling(memprof))
