@@ -75,7 +75,7 @@ def predicted_bytes(
 
 
 def _is_extreme(checkpoints: Checkpoints | None) -> bool:
-    """Whether a step has no checkpoints, or checkpoints that keep nothing."""
+    """Whether a step has no checkpoints, or keeps nothing in any block."""
     return checkpoints is None or (not checkpoints.kept and checkpoints.num_first is None)
 
 

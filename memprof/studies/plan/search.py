@@ -134,7 +134,7 @@ class _Search:
         self._candidates: list[_Candidate] = []
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
-        self._max_points = 0  # of the search
+        self._max_points = 0
         self._counts_storing = True  # in estimated times
 
     @property
