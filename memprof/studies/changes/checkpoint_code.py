@@ -1,4 +1,4 @@
-"""Write checkpoints around functions of the user as code to paste: `Block.__call__ = nn.remat(Block.__call__)`."""
+"""Write checkpoints around user functions as code to paste: `Block.__call__ = nn.remat(Block.__call__)`."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A function of the user that code puts a checkpoint around.
+    """A user function that code puts a checkpoint around.
 
     Attributes:
         title: its name in a sentence.
         definition: name of the function, or of the method's class. The code goes after its definition.
-        target: what the code assigns.
+        target: the name that the code assigns to.
         file, line: the place of its first equation.
         is_loop: whether it is the body of a scan.
         bound: the `Bound` of the definition; None if it exists only within a call.

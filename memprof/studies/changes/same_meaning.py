@@ -150,7 +150,7 @@ def small_instance(step: Step) -> StepSpec | None:
 
 
 def _common_lengths(step: Step) -> list[int]:
-    """Return the lengths that all arrays of the batch have along an axis, those of their first axes first."""
+    """Return the axis lengths that all arrays of the batch have in common, first axes first."""
     shapes = [leaf.shape for leaf in step.report.arguments if leaf.role is Role.BATCH and prod(leaf.shape) > 1]
     axes = range(max(map(len, shapes), default=0))
     lengths = dict.fromkeys(shape[axis] for axis in axes for shape in shapes if axis < len(shape))

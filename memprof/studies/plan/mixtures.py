@@ -14,7 +14,7 @@ _MARGIN = 0.005  # of the budget: allowance for a mixture that exceeds its inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The checkpoints of one point around the first layers, and those of another point around the rest.
+    """The checkpoints of one point around the first layers, and of another around the rest.
 
     Attributes:
         low: the point within the budget.

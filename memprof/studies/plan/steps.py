@@ -67,8 +67,8 @@ class ChangedStep:
         around_bytes: bytes of its arguments and results.
         places: the functions that compute these parts, with files and lines, if known.
         has_user_functions: whether user functions compute these parts, or produce many bytes.
-        functions: user functions to put the checkpoints around; empty if none that code can change computes exactly
-            these parts.
+        functions: user functions to put the checkpoints around; empty if no function that code can change computes
+            exactly these parts.
         has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
         waiting_seconds: lower bound on its wait for communication, without checkpoints.
         peaks: the estimated peaks of its traces, by checkpoints.

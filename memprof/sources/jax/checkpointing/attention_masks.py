@@ -88,7 +88,7 @@ def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) ->
 
 
 def _behind(constants: Constants, atom: Any, axes: Axes) -> tuple[Any, Axes] | None:
-    """Return the array that this one only broadcasts, transposes or reshapes, with its axes; None if there is none."""
+    """Return the array that this one only broadcasts, transposes or reshapes, with its axes; None if it does more."""
     maker = constants.maker(atom)
     if maker is None or not atom.aval.shape:
         return None

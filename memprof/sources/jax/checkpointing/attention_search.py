@@ -228,7 +228,7 @@ class _Search:
         return _Value(stage, tuple(each for number, each in enumerate(value.axes) if number != axis))
 
     def _require_same_rows(self, value: _Value, of_rows: _Value) -> None:
-        """Raise `_NotAttentionError` if an array's entries do not belong to the rows beside them."""
+        """Raise `_NotAttentionError` unless values of rows line up with the rows of an array."""
         for axis, of_row in zip(value.axes, of_rows.axes, strict=True):
             if of_row != tuple(label for label in axis if label != self.keys) and not (
                 of_row == () and self.value is not None and axis == self._width()

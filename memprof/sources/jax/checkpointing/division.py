@@ -62,7 +62,7 @@ class Division:
         num_rows: the number of rows.
         fixed: the constants and inputs that are not differentiated; None for a function within another one. Values
             that depend on them alone may be computed outside of the parts.
-        constants: tells which values are constant, such as the numbers of the rows.
+        constants: identifies constant values, such as the numbers of the rows.
 
     Attributes:
         results: the states of its results.
@@ -430,7 +430,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     structure: Any = None
 
     def forward(*values: Any) -> list[Any]:
-        """Return the results, and what the backward pass needs."""
+        """Return the results, and the residuals for the backward pass."""
 
         def of_floats(*given: Any) -> list[Any]:
             return jit_adapter.bound(equation, _replaced(values, floats, given), equation.params)

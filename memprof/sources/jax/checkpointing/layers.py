@@ -26,7 +26,7 @@ from memprof.sources.jax.checkpointing.blocks import (
 )
 from memprof.sources.jax.tracing import jit_adapter
 
-_NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may lie outside the function
+_NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may be outside the function
 _LEAST_SHARE = 0.1  # of the bytes that are made; a checkpoint around a smaller part saves too little
 # Frameworks that call the user's layers.
 _FRAMEWORKS = ("flax", "equinox", "haiku", "keras", "penzai")

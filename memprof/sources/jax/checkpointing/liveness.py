@@ -105,7 +105,7 @@ def estimated_peaks(jaxpr: core.Jaxpr) -> tuple[int, int]:
     """Return the bytes of a function's values at their peak, without its arguments and results.
 
     Returns:
-        The peak in the order of the program, and in a greedy order. Compiles tell which one XLA's order resembles.
+        The peak in the order of the program, and in a greedy order. Compiles show which one XLA's order resembles.
     """
     program = _Program(jaxpr)
     kernels = program.kernels()

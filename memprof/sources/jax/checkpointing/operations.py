@@ -35,7 +35,7 @@ def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int =
 
     Args:
         speeds: the speeds of the target, or None if they are unknown.
-        num_devices: the devices that share the block's work; the sizes and times are those of one device.
+        num_devices: number of devices that share the block's work; sizes and times are for one device.
         with_inputs: whether arrays that a scan carries into the block are listed first, as operations.
     """
     closed = program.closed
