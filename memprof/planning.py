@@ -45,19 +45,19 @@ def plan(
     static_argnums: Sequence[int] | int = (),
     **kwargs: Any,
 ) -> CheckpointPlan:
-    """Choose which forward results to save, so that a step stays within a memory budget and is fastest.
+    """Choose which forward results to save so that a step fits a memory budget and runs fastest.
 
-    The step is compiled as it is, and at most four more times with `jax.checkpoint` around its layers, or around other
-    functions of the user that are estimated to be a better place. The user's files are not modified.
+    The step is compiled unchanged, then at most four more times with `jax.checkpoint` around its layers, or around
+    other user functions if they are estimated to be a better place. The user's files are not modified.
 
     Args:
         step: the training step, as for `memprof.profile`.
         args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
-        memory: the largest allowed footprint, in bytes or as a text ("30GiB"); None: JAX's memory pool on the target.
+        memory: the footprint limit, in bytes or as text ("30GiB"); None: JAX's memory pool on the target.
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
         allow: changes to try before checkpoints, separated by commas: "donate", "accumulate", "chunked-loss",
             "fused-attention", "chunked-attention"; or "none".
-        offload: whether results may wait in host memory for the backward pass. The layers must be in a scan.
+        offload: whether results may be offloaded to host memory. The layers must be in a scan.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -73,11 +73,11 @@ def plan(
 
     spec = spec_of_call(step, args, kwargs, donate_argnums=donate_argnums, static_argnums=static_argnums)
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
-    chosen, allowed = target_of_step(spec, resolve_asked(target)), parse_allowed(allow)
+    resolved_target, allowed = target_of_step(spec, resolve_asked(target)), parse_allowed(allow)
     with stages_shown(spec.workload) as progress:
         return plan_step(
             spec,
-            chosen,
+            resolved_target,
             budget_bytes=budget_bytes,
             with_curve=with_curve,
             allowed=allowed,
@@ -87,18 +87,17 @@ def plan(
 
 
 def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that changes a step: by a plan, a checkpoint policy around its layers, chunks or minibatches.
+    """Return a decorator that applies a plan, a checkpoint policy or a rewrite to a step.
 
     Args:
-        plan: a plan, one of `jax.checkpoint_policies`, or another way to compute parts of the step, such as
-            `memprof.InChunks(loss=8)`.
+        plan: a plan, one of `jax.checkpoint_policies`, or a rewrite such as `memprof.InChunks(loss=8)`.
 
     Returns:
-        A function from a step to the changed step, which is jitted if the step was. A step without jit donates
-        nothing: pass what to donate to its `jax.jit` (see `plan.code`).
+        A function that takes a step and returns the changed step, jitted if the step was. A step without jit donates
+        nothing: pass `donate_argnums` to its `jax.jit` (see `plan.code`).
 
     Raises:
-        MemprofError: no choice of the plan is within the budget.
+        MemprofError: no point of the plan fits the budget.
     """
     if isinstance(plan, Rewrite):
         return lambda step: _rewritten(step, plan)
@@ -108,7 +107,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
         )
     checkpoints = plan if callable(plan) else plan.checkpoints
 
-    def changed(step: Callable[..., Any]) -> Callable[..., Any]:
+    def decorator(step: Callable[..., Any]) -> Callable[..., Any]:
         from memprof.sources.jax.checkpointing.apply import traced_within, with_checkpointed_blocks
         from memprof.studies.plan.functions import checkpointed_functions
 
@@ -120,7 +119,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
             return with_checkpointed_blocks(step, checkpoints)
         return traced_within(step, partial(checkpointed_functions, plan.functions, checkpoints))
 
-    return changed
+    return decorator
 
 
 def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:

@@ -17,10 +17,12 @@ _MIN_NUM_AXES = 3  # of a cache: tokens, heads and their width
 
 
 def copied_cache(report: Report) -> Iterator[Proposal]:
-    """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
+    """Propose an array for each layer, if a loop over layers copies the cache: it reads one array, writes another."""
     stacked, of_weights = _cache_kinds(report, looped=True), slices_of_stacks(report)
-    turns = {loop.trip_count for loop in report.program.loops}
-    of_caches = {(dtype, _without_one(shape, each)) for dtype, shape in stacked for each in {*shape} if each in turns}
+    trip_counts = {loop.trip_count for loop in report.program.loops}
+    of_caches = {
+        (dtype, _without_length(shape, each)) for dtype, shape in stacked for each in {*shape} if each in trip_counts
+    }
 
     def without_copies(buffer: LiveBuffer) -> Instead | None:
         is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked
@@ -46,7 +48,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
 
 
 def relaid_cache(report: Report) -> Iterator[Proposal]:
-    """Copies of the caches of several layers in the order of axes that attention wants."""
+    """Propose attention's order of axes for the cache, if caches of several layers are copied into it."""
     if not is_inference(report):
         return
     kinds = _cache_kinds(report, looped=False)
@@ -69,22 +71,22 @@ def relaid_cache(report: Report) -> Iterator[Proposal]:
 
 
 def _cache_kinds(report: Report, *, looped: bool) -> set[tuple[str, tuple[int, ...]]]:
-    """The caches that a loop goes through, layer by layer, or all others."""
-    turns = {loop.trip_count for loop in report.program.loops}
+    """Return the kinds of caches that a loop over layers reads layer by layer, or of all others."""
+    trip_counts = {loop.trip_count for loop in report.program.loops}
     return {
         kind_of(buffer)
         for buffer in report.buffers
-        if buffer.category is Category.KV_CACHE and bool(turns & {*buffer.shape}) is looped
+        if buffer.category is Category.KV_CACHE and bool(trip_counts & {*buffer.shape}) is looped
     }
 
 
-def _without_one(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
+def _without_length(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
     place = lengths.index(length)
     return lengths[:place] + lengths[place + 1 :]
 
 
 def wide_cache(report: Report) -> Iterator[Proposal]:
-    """A cache in float32 of a step whose weights have 16 bits or fewer."""
+    """Propose bfloat16 for a float32 cache, if the weights have 16 bits or fewer."""
     weights = {buffer.dtype for buffer in report.buffers if is_weight(buffer)}
     if not weights or "f32" in weights:
         return
@@ -106,7 +108,7 @@ def wide_cache(report: Report) -> Iterator[Proposal]:
 
 
 def growing_cache(report: Report) -> Iterator[Proposal]:
-    """A cache that comes back longer than it went in, so that each call is another program and copies it."""
+    """Propose a cache of full length, if it is returned longer than it was passed: each call copies and recompiles."""
     caches = {(each.dtype, each.shape) for each in report.buffers if each.category is Category.KV_CACHE}
 
     def growth(buffer: LiveBuffer) -> int:
@@ -132,7 +134,7 @@ def growing_cache(report: Report) -> Iterator[Proposal]:
 
 
 def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
-    """By how much the only axis that differs is longer; 0 if it is shorter, or if several differ."""
+    """Return how much longer the only differing axis is; 0 if it is shorter, or if several differ."""
     if len(before) != len(after) or len(before) < _MIN_NUM_AXES:
         return 0
     changes = [new - old for old, new in zip(before, after, strict=True) if new != old]
@@ -140,7 +142,7 @@ def _growth(before: tuple[int, ...], after: tuple[int, ...]) -> int:
 
 
 def repeated_heads(report: Report) -> Iterator[Proposal]:
-    """A cache of heads that were repeated before they were stored."""
+    """Propose to store each head once, if heads are repeated before they are stored."""
     copies = {leaf.path: leaf.num_copies for leaf in report.arguments if leaf.num_copies > 1}
 
     def without(buffer: LiveBuffer) -> Instead | None:
@@ -161,7 +163,7 @@ def repeated_heads(report: Report) -> Iterator[Proposal]:
 
 
 def long_cache(report: Report) -> Iterator[Proposal]:
-    """A cache of the whole context where a mask hides all tokens except the last ones."""
+    """Propose a cache of the last tokens, if a mask hides all others."""
     windows = {leaf.path: leaf.window for leaf in report.arguments if leaf.window}
 
     def without(buffer: LiveBuffer) -> Instead | None:

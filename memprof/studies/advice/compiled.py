@@ -32,7 +32,7 @@ from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
 # If the first change is possible, the second is not compiled: it saves no more, and its steps are slower.
-_IN_PLACE_OF = (("flash_attention", "chunked_attention"),)
+_PREFERENCES = (("flash_attention", "chunked_attention"),)
 # In the order of their compiles: changes that cost little and save much come first.
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
@@ -65,9 +65,9 @@ def advise_step(
 
     Args:
         progress: called with each stage of the first compile as it begins.
-        rows: opens a display for the labels of the changes, a list that grows, and returns a function to call with a
-            label and the stage of its compile.
-        pool: the settings of JAX's allocator to judge by; None means those of the capture.
+        rows: opens a display for a growing list of labels of changes, and returns a function to call with a label and
+            the stage of its compile.
+        pool: the settings of JAX's allocator for the verdict; None means those of the capture.
         with_technique, is_built_in: see `Step`.
 
     Raises:
@@ -102,7 +102,7 @@ def advise_step(
 def _changes(step: Step, labels: list[str]) -> Iterator[Change]:
     """Yield the changes, and append the label of each. The first one compiles during the search for the others."""
     for change in (change for family in FAMILIES for change in family(step)):
-        if not any(change.rule == worse and better in labels for better, worse in _IN_PLACE_OF):
+        if not any(change.rule == worse and better in labels for better, worse in _PREFERENCES):
             labels.append(change.rule)
             yield change
 

@@ -1,7 +1,7 @@
 """Store compiled savings on disk, keyed by the program.
 
 `memprof advise` compiles changes of a step and stores the outcomes here. Every later report of the same program shows
-them, even one of a saved capture on a machine without JAX. The files lie in the cache of plans and are removed with it.
+them, even one of a saved capture on a machine without JAX. The files are in the cache of plans and are removed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION = "memprof.changes/4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredAdvice:
     """The stored form of a piece of advice."""
 
     rule: str
@@ -49,7 +49,7 @@ def known_changes(report: Report) -> tuple[Advice, ...]:
     if note is None:
         return ()
     try:
-        return tuple(map(_advice, convert(msgspec.json.decode(note), tuple[_Kept, ...])))
+        return tuple(map(_advice, convert(msgspec.json.decode(note), tuple[_StoredAdvice, ...])))
     except msgspec.MsgspecError:
         return ()
 
@@ -61,32 +61,32 @@ def are_known(report: Report) -> bool:
 
 def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
     """Store compiled advice for later reports of the same program."""
-    kept = [_kept(each, each.compiled) for each in advice if each.compiled is not None]
+    stored = [_stored(each, each.compiled) for each in advice if each.compiled is not None]
     with suppress(MemprofError):
-        PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(kept))
+        PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(stored))
 
 
 def _note(report: Report) -> bytes | None:
-    with suppress(MemprofError):  # a variable of the environment gives an invalid path of the cache
+    with suppress(MemprofError):  # an environment variable sets an invalid cache path
         return PlanCache.of_user().find_note(_key(report))
     return None
 
 
 def _key(report: Report) -> str:
     """Return a digest of a program's buffers and live ranges, equal in all processes that compiled the same step."""
-    facts = hashlib.sha256(
+    digest = hashlib.sha256(
         repr((_VERSION, __version__, report.toolchain.jaxlib, report.target.name, report.target.topology)).encode()
     )
-    facts.update(repr(report.arguments).encode())
+    digest.update(repr(report.arguments).encode())
     for each in (*report.buffers, *report.temp_buffers):
-        place = (each.op, each.source, each.shape, each.dtype, each.size_bytes, each.offset, each.start, each.end)
-        facts.update(repr(place).encode())
-    return facts.hexdigest()
+        fields = (each.op, each.source, each.shape, each.dtype, each.size_bytes, each.offset, each.start, each.end)
+        digest.update(repr(fields).encode())
+    return digest.hexdigest()
 
 
-def _kept(advice: Advice, compiled: Compiled) -> _Kept:
+def _stored(advice: Advice, compiled: Compiled) -> _StoredAdvice:
     proposal = advice.proposal
-    return _Kept(
+    return _StoredAdvice(
         rule=advice.rule,
         intent=proposal.intent,
         what=proposal.what,
@@ -97,13 +97,15 @@ def _kept(advice: Advice, compiled: Compiled) -> _Kept:
     )
 
 
-def _advice(kept: _Kept) -> Advice:
+def _advice(stored: _StoredAdvice) -> Advice:
     proposal = Proposal(
-        intent=kept.intent,
-        what=kept.what,
-        evidence=kept.evidence,
-        cost=kept.cost,
-        code=kept.code,
+        intent=stored.intent,
+        what=stored.what,
+        evidence=stored.evidence,
+        cost=stored.cost,
+        code=stored.code,
         without=lambda buffer: None,
     )
-    return Advice(rule=kept.rule, proposal=proposal, bound_bytes=kept.compiled.saving_bytes, compiled=kept.compiled)
+    return Advice(
+        rule=stored.rule, proposal=proposal, bound_bytes=stored.compiled.saving_bytes, compiled=stored.compiled
+    )

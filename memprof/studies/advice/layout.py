@@ -17,10 +17,10 @@ def padded_axes(report: Report) -> Iterator[Proposal]:
     """Propose to fold or extend an axis that does not fill whole tiles; one proposal for each type and shape."""
     kinds = dict.fromkeys(_kind(buffer) for buffer in report.buffers if buffer.padding_bytes and buffer.padded)
     for kind in kinds:
-        yield _without_padding(report, kind)
+        yield _proposal(report, kind)
 
 
-def _without_padding(report: Report, kind: _Kind) -> Proposal:
+def _proposal(report: Report, kind: _Kind) -> Proposal:
     def without(buffer: LiveBuffer) -> Instead | None:
         is_padded = buffer.padding_bytes and _kind(buffer) == kind
         return Instead(size_bytes=buffer.size_bytes - buffer.padding_bytes) if is_padded else None

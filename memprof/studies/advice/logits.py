@@ -17,7 +17,7 @@ from memprof.workloads.intents import Aim, Intent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _NUM_CHUNKS = 8  # of the loss
-_WIDER = 2  # logits are this many times as wide as the next widest array
+_MIN_WIDTH_RATIO = 2  # logits are this many times as wide as the next widest array
 
 
 def chunked_loss(report: Report) -> Iterator[Proposal]:
@@ -56,7 +56,7 @@ def num_classes(report: Report) -> int | None:
         if is_array and not buffer.is_of_attention:
             by_width[buffer.shape[-1]].append(buffer)
     widths = sorted(by_width, reverse=True)
-    if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
+    if len(widths) < 2 or widths[0] < _MIN_WIDTH_RATIO * widths[1]:
         return None
     widest = by_width[widths[0]]
     if not any(buffer.is_of_softmax for buffer in widest):
@@ -82,7 +82,7 @@ def is_logits(buffer: LiveBuffer, classes: int) -> bool:
 
 
 def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
-    """Logits of every token of a prompt, where the last one decides what comes next."""
+    """Propose to compute only the last token's logits, if those of the whole prompt are live at the peak."""
     if not is_inference(report):
         return
     prompts = {leaf.shape for leaf in report.arguments if leaf.role is Role.BATCH and leaf.dtype.startswith("int")}

@@ -1,4 +1,4 @@
-"""Rules for meshes: values that all devices along an axis hold alike, and values gathered from all of them at once."""
+"""Rules for meshes: values replicated along an axis, and values gathered from all its devices at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_
 from memprof.workloads.intents import Aim, Intent
 
 _OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
-_SENDING_ON = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
+_SENDING_COLLECTIVES = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
 _GATHERED_INSTEAD = "parameters are gathered instead"
 _KEPT_GATHERED = "; those kept for the backward pass stay gathered (see jax.checkpoint)"
 _NO_COST = "none, unless examples are compared with those of other devices"
@@ -32,21 +32,23 @@ _COSTS_OF_INFERENCE = {Role.PARAMS: "they are gathered at every call, unless eac
 
 
 def replicated_state(report: Report) -> Iterator[Proposal]:
-    """Propose to divide optimizer state or parameters that all devices along an axis hold alike."""
+    """Propose to shard optimizer state or parameters that are replicated along an axis."""
     costs = _COSTS_OF_INFERENCE if is_inference(report) else _COSTS
-    for axis, size in _long_axes(report):
+    for axis, size in _multi_device_axes(report):
         for role, cost in costs.items():
-            leaves = {leaf.path: leaf for leaf in _known(report, role) if axis not in (leaf.mesh_axes or ())}
+            leaves = {
+                leaf.path: leaf for leaf in _with_known_sharding(report, role) if axis not in (leaf.mesh_axes or ())
+            }
             without = _divided(frozenset(leaves), size)
-            alike = changed_at_peak(report, without)
-            if not alike:
+            replicated = changed_at_peak(report, without)
+            if not replicated:
                 continue
             words = role.value.replace("_", " ")
             yield Proposal(
                 intent=Intent(aim=Aim.DIVIDE_STATE, names=(role.value,), axes=(axis,)),
                 what=f"Divide {words} over {axis}={size}",
-                evidence=f"{amount(alike, 'arrays')} of {words} are the same on all {size} devices along {axis};"
-                f" the largest is {alike[0].op}",
+                evidence=f"{amount(replicated, 'arrays')} of {words} are the same on all {size} devices along {axis};"
+                f" the largest is {replicated[0].op}",
                 cost=cost,
                 without=without,
             )
@@ -56,7 +58,7 @@ def _divided(paths: frozenset[str], size: int) -> Without:
     """Replace arguments by the part on one device, if one of their dimensions is divisible."""
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        is_one = buffer.op in paths and not buffer.is_temp and _can_be_cut(buffer, size)
+        is_one = buffer.op in paths and not buffer.is_temp and _is_divisible(buffer, size)
         return Instead(size_bytes=buffer.size_bytes // size) if is_one else None
 
     return without
@@ -105,22 +107,22 @@ def gather_in_chunks(report: Report) -> Iterator[Proposal]:
 
 
 def undivided_batch(report: Report) -> Iterator[Proposal]:
-    """Propose to divide the batch over an axis along which all devices hold the same values of the same examples.
+    """Propose to shard the batch over an axis along which it is replicated.
 
-    If the axis divides a layer instead, some arrays are as wide as a part of a parameter. If it divides the layers or
-    the experts among devices, examples are sent along it. Neither axis is proposed.
+    Axes of tensor, pipeline or expert parallelism are not proposed. The first makes arrays as wide as a part of a
+    parameter; the others send examples along the axis.
     """
-    batch = _known(report, Role.BATCH)
+    batch = _with_known_sharding(report, Role.BATCH)
     used = [axis for axis in report.target.topology.axes if any(axis in (leaf.mesh_axes or ()) for leaf in batch)]
     paths = {leaf.path for leaf in batch}
     rows = [buffer.shape[0] for buffer in report.buffers if buffer.op in paths and not buffer.is_temp and buffer.shape]
-    for axis, size in _long_axes(report):
-        sends_on = any(axis in each.axes and each.kind in _SENDING_ON for each in report.collectives)
-        if axis in used or sends_on or not rows or max(rows) % size or _divides_layers(report, size):
+    for axis, size in _multi_device_axes(report):
+        sends_examples = any(axis in each.axes and each.kind in _SENDING_COLLECTIVES for each in report.collectives)
+        if axis in used or sends_examples or not rows or max(rows) % size or _divides_layers(report, size):
             continue
 
         def without(buffer: LiveBuffer, size: int = size) -> Instead | None:
-            is_made_of_it = buffer.category in _OF_BATCH and _can_be_cut(buffer, size)
+            is_made_of_it = buffer.category in _OF_BATCH and _is_divisible(buffer, size)
             return Instead(size_bytes=buffer.size_bytes // size) if is_made_of_it else None
 
         yield Proposal(
@@ -136,15 +138,15 @@ def undivided_batch(report: Report) -> Iterator[Proposal]:
 
 
 def gathered_batch(report: Report) -> Iterator[Proposal]:
-    """Propose to keep arrays divided that hold the examples of several devices, though the batch arrives divided.
+    """Propose to keep arrays sharded, if they hold the examples of several devices although the batch arrives sharded.
 
     They are recognised by their number of examples, in a step that gathers more than parameters. XLA may move the
     examples to another dimension than the first; a parameter can have the same length there by chance.
     """
-    batch = _known(report, Role.BATCH)
+    batch = _with_known_sharding(report, Role.BATCH)
     over = {
         axis: size
-        for axis, size in _long_axes(report)
+        for axis, size in _multi_device_axes(report)
         if any(axis in (leaf.mesh_axes or ()) for leaf in batch) and _gathers_values(report, axis)
     }
     parts = _parts_by_length(report, batch, over.values())
@@ -161,7 +163,7 @@ def gathered_batch(report: Report) -> Iterator[Proposal]:
         return
     in_words = " and ".join(f"{axis}={size}" for axis, size in over.items())
     largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
-    divides_params = any(over.keys() & {*(leaf.mesh_axes or ())} for leaf in _known(report, Role.PARAMS))
+    divides_params = any(over.keys() & {*(leaf.mesh_axes or ())} for leaf in _with_known_sharding(report, Role.PARAMS))
     instead = _GATHERED_INSTEAD + ("" if is_inference(report) else _KEPT_GATHERED)
     yield Proposal(
         intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(over)),
@@ -174,7 +176,7 @@ def gathered_batch(report: Report) -> Iterator[Proposal]:
 
 
 def _parts_by_length(report: Report, batch: list[ArgumentLeaf], sizes: Iterable[int]) -> dict[int, int]:
-    """Map the lengths of dimensions that hold the examples, or tokens, of several devices to the number of devices."""
+    """Map the length of a dimension with the examples, or tokens, of several devices to the number of devices."""
     by_path = {leaf.path: leaf for leaf in batch}
     several = {prod(some) for count in range(1, 4) for some in combinations(tuple(sizes), count)}
     return {
@@ -191,7 +193,7 @@ def _gathers_values(report: Report, axis: str) -> bool:
     """Whether more than parameters is gathered along an axis, and no examples are sent along it."""
     along = [each for each in report.collectives if axis in each.axes]
     gathered = any(each.kind == "all-gather" and each.size_bytes > each.param_bytes for each in along)
-    return gathered and not any(each.kind in _SENDING_ON for each in along)
+    return gathered and not any(each.kind in _SENDING_COLLECTIVES for each in along)
 
 
 def _divides_layers(report: Report, size: int) -> bool:
@@ -207,13 +209,13 @@ def _widths(report: Report) -> set[int]:
 
 
 def undivided_logits(report: Report) -> Iterator[Proposal]:
-    """Propose to divide the columns of logits of which all devices along an axis hold the same, whole rows."""
+    """Propose to shard the columns of logits whose whole rows are replicated along an axis."""
     classes = num_classes(report) if report.target.topology.axes else None
-    is_whole = any(classes in leaf.shape for leaf in _known(report, Role.PARAMS))
+    is_whole = any(classes in leaf.shape for leaf in _with_known_sharding(report, Role.PARAMS))
     if classes is None or not is_whole:
         return
-    batch = _known(report, Role.BATCH)
-    for axis, size in _long_axes(report):
+    batch = _with_known_sharding(report, Role.BATCH)
+    for axis, size in _multi_device_axes(report):
         if classes % size or not batch or any(axis in (leaf.mesh_axes or ()) for leaf in batch):
             continue
 
@@ -232,12 +234,12 @@ def undivided_logits(report: Report) -> Iterator[Proposal]:
             )
 
 
-def _long_axes(report: Report) -> list[tuple[str, int]]:
-    """Return the axes of the mesh with several devices."""
+def _multi_device_axes(report: Report) -> list[tuple[str, int]]:
+    """Return the mesh axes with several devices."""
     return [(axis, size) for axis, size in report.target.topology.axes.items() if size > 1]
 
 
-def _known(report: Report, role: Role) -> list[ArgumentLeaf]:
+def _with_known_sharding(report: Report, role: Role) -> list[ArgumentLeaf]:
     """Return the arguments of a role that the program takes, if their sharding is known."""
     return [
         leaf
@@ -246,5 +248,5 @@ def _known(report: Report, role: Role) -> list[ArgumentLeaf]:
     ]
 
 
-def _can_be_cut(buffer: LiveBuffer, num_parts: int) -> bool:
+def _is_divisible(buffer: LiveBuffer, num_parts: int) -> bool:
     return any(length and length % num_parts == 0 for length in buffer.shape)

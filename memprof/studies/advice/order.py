@@ -17,11 +17,11 @@ def other_order(report: Report) -> Iterator[Proposal]:
     On one GPU, XLA orders operations for memory only, and on the CPU to give all threads work. No option changes that
     order, so the only proposal there is to remove a barrier.
     """
-    is_alone = report.target.topology.num_devices == 1
+    is_one_device = report.target.topology.num_devices == 1
     if (
         report.schedule is None
         or not family_of(report.target.platform).has_schedule_options
-        or (is_alone and not report.program.has_barriers)
+        or (is_one_device and not report.program.has_barriers)
     ):
         return
     schedule = report.schedule
@@ -31,7 +31,7 @@ def other_order(report: Report) -> Iterator[Proposal]:
         aim = Aim.REMOVE_BARRIER
         what = "Remove the optimization barrier, so that operations after it can run as soon as their operands exist"
         cost = "XLA may then merge or move operations across it"
-    elif not is_alone:
+    elif not is_one_device:
         aim = Aim.SCHEDULE_FOR_MEMORY
         what = "Have XLA order operations to save memory, not to hide communication"
         cost = "devices wait longer for each other; measure it"

@@ -15,14 +15,14 @@ from memprof.studies.advice.what_if import MAX_SAVED_IN_HALF, Instead, amount, c
 from memprof.workloads.intents import Aim, Intent
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-_HALF = ("bf16", "f16")
-_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
+_HALF_DTYPES = ("bf16", "f16")
+_MIN_NARROW_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
 # Last parts of the names of operations that have no 16-bit form.
-_EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
+_EXACT_OPERATIONS = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
 _MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
-_HUGE = 0.2  # of the footprint
+_HUGE_SHARE = 0.2  # of the footprint
 _MAX_PIECES = 32  # of a huge array
-_OF_CUBLAS = "__cublas"  # first part of XLA's names of cuBLAS calls
+_CUBLAS_PREFIX = "__cublas"  # first part of XLA's names of cuBLAS calls
 # Dtypes of the matrix products that XLA generates. Complex products stay with cuBLAS; with the option they requested
 # 33,554,432 bytes instead of 4,194,304 (jax 0.10.2, H100).
 _GENERATED = frozenset({"f16", "bf16", "f32"})
@@ -40,10 +40,10 @@ def half_precision(report: Report) -> Iterator[Proposal]:
     narrow = [buffer.size_bytes for buffer in passes if _is_narrow(buffer.dtype)]
     all_wide = sum(buffer.size_bytes for buffer in passes if buffer.dtype == "f32")
     is_narrow = bool(wide and narrow) and (
-        max(narrow) >= _SHARE * wide[0].size_bytes or sum(narrow) >= _SHARE * all_wide
+        max(narrow) >= _MIN_NARROW_SHARE * wide[0].size_bytes or sum(narrow) >= _MIN_NARROW_SHARE * all_wide
     )
     temps = _wide_temps(report)
-    is_exact = any(buffer.op.rpartition("/")[2] in _EXACT for buffer in passes)
+    is_exact = any(buffer.op.rpartition("/")[2] in _EXACT_OPERATIONS for buffer in passes)
     if any(buffer.category is Category.ACTIVATIONS for buffer in wide) and not (is_narrow or is_exact):
         yield Proposal(
             intent=Intent(aim=Aim.CAST_PASSES),
@@ -56,12 +56,12 @@ def half_precision(report: Report) -> Iterator[Proposal]:
 
 
 def _wide_temps(report: Report) -> list[LiveBuffer]:
-    """What a step makes in float32, as far as it is live at the peak."""
+    """Return the float32 temporaries that are live at the peak."""
     return [buffer for buffer in report.buffers if buffer.is_temp and buffer.dtype == "f32"]
 
 
 def _is_narrow(dtype: str) -> bool:
-    return dtype in _HALF or dtype.startswith("f8")
+    return dtype in _HALF_DTYPES or dtype.startswith("f8")
 
 
 def _in_half(buffer: LiveBuffer) -> Instead | None:
@@ -92,7 +92,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
             without=_without_probabilities,
         )
         return
-    dtype = next((buffer.dtype for buffer in changed if buffer.dtype in _HALF), "f32")
+    dtype = next((buffer.dtype for buffer in changed if buffer.dtype in _HALF_DTYPES), "f32")
     modules = tuple({f"{buffer.module}/" for buffer in changed})
     others = [
         buffer
@@ -115,7 +115,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
 
 
 def _odd_lengths(probabilities: Iterable[LiveBuffer]) -> str:
-    """Say what cuDNN does not compute for an odd number of queries or keys (jax 0.12, `check_is_flash_attention`)."""
+    """Describe cuDNN's limits for an odd number of queries or keys (jax 0.12, `check_is_flash_attention`)."""
     odd = sorted({length for buffer in probabilities for length in buffer.shape[-2:] if length % 2})
     lengths = " and ".join(map(str, odd))
     return f"; with a mask or a bias, it refuses an odd length ({lengths} here)" if odd else ""
@@ -159,7 +159,7 @@ def _largest(report: Report) -> LiveBuffer | None:
             buffer
             for buffer in report.buffers  # sorted by size
             if buffer.category in MADE_IN_PASSES
-            and buffer.size_bytes > _HUGE * report.footprint_bytes
+            and buffer.size_bytes > _HUGE_SHARE * report.footprint_bytes
             and buffer.family
             and buffer.shape[0] > 1
             and not (buffer.is_of_attention or buffer.is_stacked or (classes and is_logits(buffer, classes)))
@@ -180,7 +180,7 @@ def workspace(report: Report) -> Iterator[Proposal]:
 
     def without(buffer: LiveBuffer) -> Instead | None:
         """Remove scratch of matrix products; the option does not affect other libraries (convolutions, sorting)."""
-        is_scratch = buffer.category is Category.WORKSPACE and _OF_CUBLAS in buffer.evidence
+        is_scratch = buffer.category is Category.WORKSPACE and _CUBLAS_PREFIX in buffer.evidence
         return Instead(size_bytes=0) if is_scratch and dtypes.get(buffer.name) in _GENERATED else None
 
     at_peak = changed_at_peak(report, without)

@@ -1,6 +1,6 @@
 """Rules for recomputation: values kept for the backward pass that the step could recompute, from cheap to costly.
 
-`_without_residuals` says what remains if modules drop their activations.
+`_without_residuals` models modules that drop their activations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memprof.workloads.intents import Aim, Intent
 
 _NUMBER = re.compile(r"\d+")
 # Means, scales and masks are at most this share of the arrays that they are computed from.
-_STATISTIC = 1 / 50
+_MAX_STATISTIC_SHARE = 1 / 50
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
@@ -48,7 +48,7 @@ def remat_elementwise(report: Report) -> Iterator[Proposal]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rung:
-    """A family of modules, the saving if they drop their activations, and the FLOPs that recompute these."""
+    """A family of modules, with the saving if they drop their activations and the FLOPs to recompute them."""
 
     family: str
     paths: tuple[str, ...]
@@ -119,14 +119,14 @@ def remat_scan(report: Report) -> Iterator[Proposal]:
             default={},
         )
         if len(at_once) > 1:  # one of them is the carry of the loop, from which all others can be recomputed
-            yield _of_stacks(report, stacks, _smallest_array(at_once.values()), length)
+            yield _scan_proposal(report, stacks, _smallest_array(at_once.values()), length)
 
 
-def _of_stacks(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, length: int) -> Proposal:
-    forgotten = {id(buffer) for buffer in stacks if buffer.offset != carried.offset}
+def _scan_proposal(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, length: int) -> Proposal:
+    dropped = {id(buffer) for buffer in stacks if buffer.offset != carried.offset}
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=buffer.size_bytes // length) if id(buffer) in forgotten else None
+        return Instead(size_bytes=buffer.size_bytes // length) if id(buffer) in dropped else None
 
     is_over_layers = any(leaf.role is Role.PARAMS and leaf.shape[:1] == (length,) for leaf in report.arguments)
     return Proposal(
@@ -143,7 +143,7 @@ def _of_stacks(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, le
 def _smallest_array(activations: Iterable[LiveBuffer]) -> LiveBuffer:
     """Return the smallest activation that is not a statistic of a larger one."""
     by_size = sorted(activations, key=lambda buffer: buffer.size_bytes)
-    return next(buffer for buffer in by_size if buffer.size_bytes >= _STATISTIC * by_size[-1].size_bytes)
+    return next(buffer for buffer in by_size if buffer.size_bytes >= _MAX_STATISTIC_SHARE * by_size[-1].size_bytes)
 
 
 def repeated_modules(report: Report) -> dict[str, tuple[str, ...]]:
@@ -206,9 +206,9 @@ def _without_residuals(
         if instance is None or buffer.category is not Category.ACTIVATIONS or keep(buffer):
             return None
         kept_bytes = instance.input_bytes if buffer is instance.longest else 0
-        again = max(buffer.start, instance.backward_start)
-        first = [(buffer.start, max(buffer.start, instance.forward_end))] if buffer.start < again else []
-        return Instead(size_bytes=buffer.size_bytes, spans=[*first, (again, buffer.end)], kept_bytes=kept_bytes)
+        recomputed_at = max(buffer.start, instance.backward_start)
+        first = [(buffer.start, max(buffer.start, instance.forward_end))] if buffer.start < recomputed_at else []
+        return Instead(size_bytes=buffer.size_bytes, spans=[*first, (recomputed_at, buffer.end)], kept_bytes=kept_bytes)
 
     return without
 

@@ -19,14 +19,14 @@ from memprof.workloads.intents import Aim, Intent
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
 _CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # state that a step returns without an optimizer's update
-_SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
-_FLOAT32 = 4
+_MIN_FACTORED_LENGTH = 128  # optax.adafactor's min_dim_size_to_factor
+_FLOAT32_BYTES = 4
 _NEARLY_ALL = 0.9  # of the bytes of the optimizer's state
 _NARROW = ("bf16", "f16")
 
 
 def donate_state(report: Report) -> Iterator[Proposal]:
-    """Propose to donate arguments whose memory results of the update could reuse, parameters first."""
+    """Propose to donate arguments whose memory the update's results could reuse, parameters first."""
     free: dict[tuple[str, tuple[int, ...]], list[ArgumentLeaf]] = defaultdict(list)
     given = {buffer.op: buffer for buffer in report.buffers if buffer.category in set(map(Category, _STATE))}
     for role in _STATE:
@@ -109,8 +109,8 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
         return
     without = _with_optimizer_state_of(report, factored_bytes)
     # Another update has other temporaries, and other arrays leave other gaps.
-    nowhere = _with_optimizer_state_of(report, 0)
-    at_most_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, nowhere))
+    without_state = _with_optimizer_state_of(report, 0)
+    at_most_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, without_state))
     at_most_bytes += report.categories[Category.UPDATE_TEMPS] + report.categories[Category.FRAGMENTATION]
     num_params = max(1, sum(_on_device(report, leaf, leaf.num_elements) for leaf in params))
     per_param = state_bytes / num_params
@@ -127,7 +127,7 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
 
 
 def _on_device(report: Report, leaf: ArgumentLeaf, amount: int) -> int:
-    """Return the share of an amount that belongs to one device's part of a leaf."""
+    """Return one device's share of an amount that belongs to a leaf."""
     return amount * report.device_bytes(leaf) // max(1, leaf.size_bytes)
 
 
@@ -138,9 +138,9 @@ def _factored_bytes(shape: tuple[int, ...]) -> int:
     and vectors are stored whole (Shazeer and Stern 2018, algorithm 4).
     """
     large = sorted(shape)[-2:]
-    if len(large) < 2 or large[0] < _SMALLEST_FACTORED:
-        return _FLOAT32 * prod(shape)
-    return _FLOAT32 * (prod(shape) // large[0] + prod(shape) // large[1])
+    if len(large) < 2 or large[0] < _MIN_FACTORED_LENGTH:
+        return _FLOAT32_BYTES * prod(shape)
+    return _FLOAT32_BYTES * (prod(shape) // large[0] + prod(shape) // large[1])
 
 
 def offload_optimizer(report: Report) -> Iterator[Proposal]:
@@ -150,12 +150,12 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     if not (state_bytes and updates) or not family_of(report.target.platform).offloads:
         return
     span = (min(span.start for span in updates), max(span.end for span in updates))
-    nowhere = _with_optimizer_state_of(report, 0)
+    without_state = _with_optimizer_state_of(report, 0)
 
     def without(buffer: LiveBuffer) -> Instead | None:
         if buffer.category is Category.OPTIMIZER_STATE and not buffer.is_temp:
             return Instead(size_bytes=buffer.size_bytes, spans=[span])
-        return nowhere(buffer)
+        return without_state(buffer)
 
     yield Proposal(
         intent=Intent(aim=Aim.OFFLOAD_OPTIMIZER_STATE),
@@ -175,8 +175,8 @@ def _optimizer_state(report: Report) -> list[LiveBuffer]:
 def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
     """Return the replacements if the optimizer state takes `size_bytes` in total.
 
-    Without donation, the next state is among the results, which have no names. Of the results with the shape of both
-    parameters and optimizer state, as many count as state as it has leaves.
+    Without donation, the next state is among the results, which have no names. Results with the shape of both
+    parameters and optimizer state count as state in proportion to their leaves.
     """
     state = _optimizer_state(report)
     share = size_bytes / max(1, sum(buffer.size_bytes for buffer in state))
@@ -231,8 +231,8 @@ def narrow_accumulators(report: Report) -> Iterator[Proposal]:
 
 
 def _is_wide_gradient(buffer: LiveBuffer) -> bool:
-    is_one = buffer.category is Category.GRADIENTS and not buffer.is_stacked
-    return is_one and buffer.dtype == "f32" and buffer.is_temp
+    is_gradient = buffer.category is Category.GRADIENTS and not buffer.is_stacked
+    return is_gradient and buffer.dtype == "f32" and buffer.is_temp
 
 
 def update_peak(report: Report) -> Iterator[Proposal]:

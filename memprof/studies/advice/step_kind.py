@@ -1,4 +1,4 @@
-"""What kind of step a report is of, and which of its buffers its passes make."""
+"""Whether a report's step trains, and the categories of buffers that its passes make."""
 
 from __future__ import annotations
 

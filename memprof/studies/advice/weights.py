@@ -16,7 +16,7 @@ from memprof.workloads.intents import Aim, Intent
 
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
 # How many quantised numbers an element of a wider type may hold.
-_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
+_NUM_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
 
 
 def is_weight(buffer: LiveBuffer) -> bool:
@@ -25,12 +25,12 @@ def is_weight(buffer: LiveBuffer) -> bool:
 
 
 def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
-    """Type and lengths of an array, whatever the order of its axes."""
+    """Return the dtype and sorted lengths of an array, so that transposed arrays are equal."""
     return buffer.dtype, tuple(sorted(buffer.shape))
 
 
 def of_wide_cache(report: Report) -> Callable[[LiveBuffer], bool]:
-    """Return a test whether a buffer is a float32 cache or a copy of one: none is, if the cache is quantised."""
+    """Return a predicate for a float32 cache and its copies; it is always False if the cache is quantised."""
     caches = [buffer for buffer in report.buffers if buffer.category is Category.KV_CACHE]
     if {buffer.dtype for buffer in caches} != {"f32"}:  # float32 arrays beside others may be scales
         return lambda buffer: False
@@ -42,9 +42,9 @@ def of_wide_cache(report: Report) -> Callable[[LiveBuffer], bool]:
 
 
 def wide_weights(report: Report) -> Iterator[Proposal]:
-    """Weights in float32 that no update needs, with the cache if it is in float32, too.
+    """Propose bfloat16 for float32 weights of a step that trains nothing, and for its cache if that is float32, too.
 
-    Keys made by weights in bfloat16 cannot be written into a cache in float32.
+    Keys computed from bfloat16 weights cannot be written into a float32 cache.
     """
     if not is_inference(report):
         return
@@ -73,7 +73,7 @@ def wide_weights(report: Report) -> Iterator[Proposal]:
 
 
 def copied_weights(report: Report) -> Iterator[Proposal]:
-    """Weights that every call casts, transposes or gathers anew."""
+    """Propose to convert weights once, if every call casts, transposes or gathers them."""
     if not is_inference(report):
         return
     dequantised, slices = _dequantised_sizes(report), slices_of_stacks(report)
@@ -96,7 +96,7 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
 
 
 def dequantised_weights(report: Report) -> Iterator[Proposal]:
-    """Quantised weights that exist once more in the dtype of the product."""
+    """Propose to scale results instead of weights, if quantised weights are copied in the dtype of the product."""
     if not is_inference(report):
         return
     dequantised = _dequantised_sizes(report)
@@ -118,14 +118,14 @@ def dequantised_weights(report: Report) -> Iterator[Proposal]:
 
 
 def _dequantised_sizes(report: Report) -> set[int]:
-    """The numbers of elements in quantised weights: the whole, and one layer of a stack that a loop goes through."""
-    turns = {loop.trip_count for loop in report.program.loops}
+    """Return the element counts of quantised weights: whole, and of one layer of a stack that a loop reads."""
+    trip_counts = {loop.trip_count for loop in report.program.loops}
     sizes = set()
     for leaf in report.arguments:
-        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _PACKED):
+        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _NUM_PACKED):
             whole = prod(leaf.shape)
-            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in turns else {whole}
-            held = (*_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
+            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in trip_counts else {whole}
+            held = (*_NUM_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
             sizes |= {size * number for size in parts for number in held}
     return sizes
 
@@ -136,13 +136,13 @@ def _is_dequantised(buffer: LiveBuffer, sizes: set[int]) -> bool:
 
 
 def slices_of_stacks(report: Report) -> set[tuple[int, ...]]:
-    """The shapes of one layer of the stacked weights that a loop goes through. A copy of that shape is its turn."""
-    turns = {loop.trip_count for loop in report.program.loops}
+    """Return the shapes of one layer of the stacked weights that a loop reads. Such a copy is one iteration's slice."""
+    trip_counts = {loop.trip_count for loop in report.program.loops}
     params = [leaf.shape for leaf in report.arguments if leaf.role is Role.PARAMS]
-    return {without_leading_ones(shape[1:]) for shape in params if len(shape) > 1 and shape[0] in turns}
+    return {without_leading_ones(shape[1:]) for shape in params if len(shape) > 1 and shape[0] in trip_counts}
 
 
 def without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Lengths without axes of length 1 before the first other one."""
+    """Return a shape without its leading axes of length 1."""
     first = next((axis for axis, length in enumerate(shape) if length != 1), len(shape))
     return shape[first:]

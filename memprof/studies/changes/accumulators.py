@@ -10,7 +10,7 @@ from memprof.studies.changes.own_jit import applied_code, step_of_code
 
 
 def narrow_accumulators(step: Step) -> Iterator[Change]:
-    """Yield the step with its accumulators in bfloat16, if the rule of that name finds some."""
+    """Yield the step with its accumulators in bfloat16, if the rule `narrow_accumulators` proposes it."""
     advice = next((each for each in step.advice if each.rule == "narrow_accumulators"), None)
     code = applied_code(step.spec, "memprof.apply(memprof.NarrowSums())")
     if advice is None or step.is_composed or code is None:

@@ -1,4 +1,4 @@
-"""Give a step other arguments: leaves of another dtype, or with other shardings."""
+"""Change the dtypes or shardings of a step's arguments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from memprof.studies.changes.change import Step
 
 
 def changed_args(step: Step, change: Callable[[ArgumentLeaf, Any], Any]) -> tuple[Any, ...] | None:
-    """Return the positional arguments of a step with each leaf changed, given what its report says about it.
+    """Return a step's positional arguments, with each leaf changed by a function of its record and itself.
 
     Returns:
-        The arguments, or None if a leaf is not the argument that its report names.
+        The arguments, or None if the leaves differ from those in the report.
     """
     args: list[Any] = []
     for number, value in enumerate(step.spec.args):
         leaves, structure = jax.tree.flatten(value)
-        known = [leaf for leaf in step.report.arguments if leaf.position == number]
-        if [tuple(leaf.shape) for leaf in known] != [tuple(own(leaf, "shape") or ()) for leaf in leaves]:
+        recorded = [leaf for leaf in step.report.arguments if leaf.position == number]
+        if [tuple(leaf.shape) for leaf in recorded] != [tuple(own(leaf, "shape") or ()) for leaf in leaves]:
             return None
-        args.append(jax.tree.unflatten(structure, map(change, known, leaves)))
+        args.append(jax.tree.unflatten(structure, map(change, recorded, leaves)))
     return tuple(args)

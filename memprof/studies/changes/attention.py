@@ -1,4 +1,4 @@
-"""Compute a step's own attentions by cuDNN's fused kernel. Data flow identifies them (see `capture/checkpointing`)."""
+"""Compute a step's attentions with cuDNN's fused kernel. Data flow identifies them (see `attention_search.py`)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Step:
         advice: advice of the rules for it.
         with_technique: builds the step with one more technique, given its label; None if the step is a finished
             function.
-        is_built_in: whether it is one of memprof's models, so that there is no user's code.
+        is_built_in: whether it is one of memprof's models, without user code.
     """
 
     spec: StepSpec
@@ -36,7 +36,7 @@ class Step:
 
     @property
     def is_composed(self) -> bool:
-        """Whether memprof composes the step, so that no code of a user makes all of it."""
+        """Whether memprof composes the step, so that no user code contains all of it."""
         return self.is_built_in or self.with_technique is not None
 
 
@@ -50,10 +50,10 @@ class Change:
         code: code to paste; if empty, the code of the intent.
         spec: the changed step.
         around: context in which the changed step is traced.
-        on_cpu: the changed step for the CPU, if it is another one.
+        on_cpu: the changed step for the CPU, if it differs.
         rewrite: argument of `memprof.apply` that makes the change; None for other changes.
         keeps_numbers: whether the changed step computes the same numbers.
-        is_proved: whether the search for the change proves that, apart from rounding.
+        is_proved: whether the search for the change proves `keeps_numbers`, up to rounding.
     """
 
     rule: str
@@ -71,7 +71,7 @@ class Change:
 
     @classmethod
     def of_advice(cls, advice: Advice, spec: StepSpec, **more: Any) -> Self:
-        """Make the change that an advice proposes.
+        """Make the change that a piece of advice proposes.
 
         Args:
             more: other fields of the change.

@@ -1,4 +1,4 @@
-"""Write checkpoints around functions of the user as code to paste: `Block.__call__ = nn.remat(Block.__call__)`."""
+"""Write checkpoints around user functions as code to paste: `Block.__call__ = nn.remat(Block.__call__)`."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A function of the user that code puts a checkpoint around.
+    """A user function that code puts a checkpoint around.
 
     Attributes:
         title: its name in a sentence.
-        definition: the name after whose definition the code goes: the function, or the class of a method.
-        target: what the code assigns.
+        definition: name of the function, or of the method's class. The code goes after its definition.
+        target: the name that the code assigns to.
         file, line: the place of its first equation.
-        is_loop: it is the body of a scan.
+        is_loop: whether it is the body of a scan.
         bound: the `Bound` of the definition; None if it exists only within a call.
     """
 
@@ -102,7 +102,7 @@ class Written:
     bound: Any = None
 
     def assignment(self, policy: str) -> str:
-        """Return the line that replaces it.
+        """Return the line that puts a checkpoint around it.
 
         Args:
             policy: an expression; if empty, the function keeps only its inputs.
@@ -112,7 +112,7 @@ class Written:
 
 
 def forms_of(cls: type | None) -> tuple[Form, ...]:
-    """Return the forms of a checkpoint around a function, or a method of a class, the shortest first."""
+    """Return the forms of a checkpoint around a function, or a method of `cls`, shortest first."""
     for base in () if cls is None else cls.__mro__:
         for package, forms in FORMS.items():
             if base.__module__.startswith(package) and base.__name__ == "Module":
@@ -121,7 +121,7 @@ def forms_of(cls: type | None) -> tuple[Form, ...]:
 
 
 def policy_of_jax(name: str) -> str:
-    """Return the expression for one of JAX's policies; empty for the one that applies if none is given."""
+    """Return the expression for one of JAX's policies; empty for the default policy."""
     return "" if name == "nothing_saveable" else f"jax.checkpoint_policies.{name}"
 
 
@@ -145,7 +145,7 @@ def code_of(written: Sequence[Written], policy: str, definitions: str = "") -> s
 def code_by_place(written: Sequence[Written], policy: str) -> str:
     """Return the code for functions that are defined within the step, with an expression for the policy.
 
-    An import within a function would make the name local to it, so the imports have a place of their own.
+    An import within a function would make the name local to it, so the imports go to the top of the file.
     """
     lines = [
         f"# in {Path(each.file).name}, after the definition of {each.definition} (line {each.line})\n"

@@ -1,9 +1,9 @@
-"""Where to put the checkpoints of a step, chosen by an estimate of the traced step with them in it.
+"""Choose where to put a step's checkpoints, by the estimated peak of the traced step with them.
 
-The first choice is the layers: the functions that make its repetitions, the bodies of its scans or, without either, the
-loss. Other functions that make many bytes replace the layers, or are added to them, if the estimate is clearly lower:
-blocks of a U-Net, each of another shape; a kernel function that is called once; the blocks of a model that runs twice.
-Each choice takes a trace, and no compile.
+The default is the layers: the functions that make its repetitions, the bodies of its scans or, without either, the
+loss. Other functions that produce many bytes replace or join the layers if the estimate is clearly lower, such as U-Net
+blocks of different shapes, a kernel function that is called once, or the blocks of a model that runs twice. Each choice
+takes a trace but no compile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.checkpoint_code import PLAIN, WITH_STATIC, Written, code_of, forms_of
 
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
-_MANY = 4  # layers
+_MANY_LAYERS = 4
 _MAX_FUNCTIONS = 5  # that replace the layers or are added to them; each takes one or two traces
 _MAX_ADDED = 2  # functions
 _CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
@@ -40,11 +40,11 @@ class Place:
 
     Attributes:
         layers: the functions to put checkpoints around; empty: the loss as a whole.
-        written: the functions in the form of code that takes effect; None if no code around them does.
+        written: code that takes effect, by function; None if no code around them does.
         has_blocks: whether they make the blocks of the step (see `blocks.py`).
         is_repeated: whether these are layers, not the loss as a whole.
         num_blocks: number of calls or iterations that the backward pass goes through.
-        num_idle: number of other calls, to which the checkpoint makes no difference.
+        num_idle: number of other calls, where the checkpoint changes nothing.
         num_nested: number of these blocks that are within another checkpoint.
         peak_bytes: the estimate of the step with the checkpoints.
     """
@@ -88,50 +88,51 @@ def best_place(spec: StepSpec, target: Target) -> Place | None:
         return None
     best = _place_of_layers(spec, target, before, layers, num_blocks)
     large = {each.key: each for closed in functions for each in large_functions(closed)}
-    known = [] if best.written is None else layers
-    others = [each for each in large.values() if not _is_no_better(each, known, large)][:_MAX_FUNCTIONS]
+    known_layers = [] if best.written is None else layers
+    others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
     places = [place for each in others if (place := _place_of_functions(spec, target, before, [each])) is not None]
     places.sort(key=lambda place: place.peak_bytes)
 
-    def with_more(place: Place) -> Place:
-        """Return a place with further functions: each time the one that lowers the estimate most."""
+    def extended(place: Place) -> Place:
+        """Add functions to a place, each time the one that lowers the estimate most."""
         found = place
         for _ in range(_MAX_ADDED):
             wider = [(*found.layers, *each.layers) for each in places if not {*each.layers} & {*found.layers}]
             tried = [_place_of_functions(spec, target, before, each) for each in wider if not _are_nested(each, large)]
-            most = min(filter(None, tried), key=lambda each: each.peak_bytes, default=found)
-            if most.peak_bytes > CLEARLY * found.peak_bytes:
+            lowest = min(filter(None, tried), key=lambda each: each.peak_bytes, default=found)
+            if lowest.peak_bytes > CLEARLY * found.peak_bytes:
                 break
-            found = most
+            found = lowest
         return found
 
-    with_layers = best if best.written is None else with_more(best)
+    with_layers = best if best.written is None else extended(best)
     if not places or places[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
         return with_layers
-    without_layers = with_more(places[0])
+    without_layers = extended(places[0])
     return without_layers if without_layers.peak_bytes <= CLEARLY * with_layers.peak_bytes else with_layers
 
 
 def _place_of_layers(
     spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], num_blocks: int
 ) -> Place:
-    is_one = num_blocks == 1 and not any(layer.is_loop for layer in layers)
+    is_single_block = num_blocks == 1 and not any(layer.is_loop for layer in layers)
     least = sum(1 if layer.is_loop else layer.count for layer in layers)
     with around_blocks(layers, "nothing_saveable"):
-        blocks, _ = _traced(spec, target)
+        around_all, _ = _traced(spec, target)
     for functions in _from_innermost(layers):
-        found = _effective(spec, target, before, functions, least)
-        if found is None or CLEARLY * found[1].peak_bytes > blocks.peak_bytes:
+        found = _effective_code(spec, target, before, functions, least)
+        if found is None or CLEARLY * found[1].peak_bytes > around_all.peak_bytes:
             continue
         written, after = found
         num_calls = max(after.num_differentiated - before.num_differentiated, 1)
-        makes_more = after.peak_bytes <= CLEARLY * blocks.peak_bytes  # than the blocks, such as layers of another model
+        # They make more than the blocks, such as layers of another model.
+        makes_more = after.peak_bytes <= CLEARLY * around_all.peak_bytes
         return Place(
             layers=tuple(functions),
             written=written,
-            has_blocks=not makes_more and (num_calls == 1 or not is_one),
-            is_repeated=not is_one,
-            num_blocks=num_calls if is_one or makes_more else num_blocks,
+            has_blocks=not makes_more and (num_calls == 1 or not is_single_block),
+            is_repeated=not is_single_block,
+            num_blocks=num_calls if is_single_block or makes_more else num_blocks,
             num_idle=after.num_idle - before.num_idle,
             num_nested=after.num_nested - before.num_nested,
             peak_bytes=after.peak_bytes,
@@ -144,19 +145,19 @@ def _place_of_layers(
         num_blocks=num_blocks,
         num_idle=0,
         num_nested=0,
-        peak_bytes=blocks.peak_bytes,
+        peak_bytes=around_all.peak_bytes,
     )
 
 
 def _from_innermost(layers: Sequence[Layer]) -> Iterator[list[Layer]]:
-    """Yield the functions of layers, then those further outside: the innermost may leave a part of a layer outside."""
+    """Yield the functions of layers, then their callers: the innermost function may not contain the whole layer."""
     for depth in range(max((len(each.around) for each in layers), default=-1) + 1):
         yield [(each, *each.around)[min(depth, len(each.around))] for each in layers]
 
 
 def _place_of_functions(spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer]) -> Place | None:
-    """Return the place around some functions; None if no code puts a checkpoint there that the backward pass meets."""
-    found = _effective(spec, target, before, layers, len(layers))
+    """Return the place around some functions; None if no code puts a differentiated checkpoint there."""
+    found = _effective_code(spec, target, before, layers, len(layers))
     if found is None:
         return None
     written, after = found
@@ -175,14 +176,13 @@ def _place_of_functions(spec: StepSpec, target: Target, before: _Traced, layers:
     )
 
 
-def _effective(
+def _effective_code(
     spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], least: int
 ) -> tuple[tuple[Written, ...], _Traced] | None:
-    """Return the form of the code that takes effect in the user's program, and the step traced with it.
+    """Return the code that takes effect in the user's program, and the step traced with it.
 
     Args:
-        least: the number of checkpoints that the code must make. A function that runs all layers would have a single
-            checkpoint around them all.
+        least: minimum number of checkpoints that the code must add. It excludes a single checkpoint around all layers.
 
     Returns:
         None if a function cannot be assigned from outside, or no form takes effect.
@@ -235,10 +235,10 @@ def around_blocks(layers: Sequence[Layer], policy: str) -> AbstractContextManage
     """Return a context in which the blocks of a traced step have checkpoints.
 
     Args:
-        layers: if there are any, only functions with layers have them.
+        layers: if not empty, only functions with layers have checkpoints.
     """
-    rule: Any = getattr(jax.checkpoint_policies, policy)
-    return checkpointed(rule, chosen=_has_layers) if layers else checkpointed(rule)
+    policy_function: Any = getattr(jax.checkpoint_policies, policy)
+    return checkpointed(policy_function, chosen=_has_layers) if layers else checkpointed(policy_function)
 
 
 def _has_layers(closed: core.ClosedJaxpr) -> bool:
@@ -246,9 +246,9 @@ def _has_layers(closed: core.ClosedJaxpr) -> bool:
 
 
 def called_in_each_block(spec: StepSpec, target: Target, layers: Iterable[Layer]) -> list[Layer]:
-    """Return the outermost function of each layer that does not run several blocks in one call.
+    """Return, for each layer, the outermost function that runs at most one block per call.
 
-    It makes a whole block: a function further inside may leave a part of the block outside.
+    It contains a whole block; a function further inside may not.
 
     Returns:
         The functions; empty if a layer has none.
@@ -267,10 +267,10 @@ def called_in_each_block(spec: StepSpec, target: Target, layers: Iterable[Layer]
 def _is_no_better(function: Layer, layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer]) -> bool:
     """Whether a checkpoint around a function is known to save no more than the checkpoints around the layers.
 
-    A part of a layer saves less than the layer, and a function around many layers recomputes them all at once. So for a
-    transformer, only the functions beside its layers take a trace.
+    A part of a layer saves less than the layer, and a function around many layers recomputes them all at once. So in a
+    transformer, only functions outside its layers are traced.
     """
-    many = [each for each in layers if each.is_loop or each.count >= _MANY]
+    many = [each for each in layers if each.is_loop or each.count >= _MANY_LAYERS]
     around = {key for each in many if each.key in large for key in large[each.key].callers}
     known = {each.key for each in many}
     return function.key in {each.key for each in layers} | around or not known.isdisjoint(function.callers)
@@ -283,17 +283,17 @@ def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer])
 
 
 def _traced(spec: StepSpec, target: Target) -> tuple[_Traced, list[core.ClosedJaxpr]]:
-    """Trace a step. Return the functions that it differentiates, too."""
+    """Trace a step; also return the functions that it differentiates."""
     with differentiated() as functions:
         jaxpr = traced_jaxpr(spec, target).jaxpr
     inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
     num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
-    are_met = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
+    differentiated_flags = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
     traced = _Traced(
         num_inside=len(inside),
         num_nested=num_nested,
-        num_idle=are_met.count(False) - num_nested,  # the forward pass runs the nested ones, and they are met later
-        num_differentiated=are_met.count(True),
+        num_idle=differentiated_flags.count(False) - num_nested,  # nested ones are differentiated later
+        num_differentiated=differentiated_flags.count(True),
         peak_bytes=min(estimated_peaks(jaxpr)),
     )
     return traced, functions

@@ -1,4 +1,4 @@
-"""Compute a step's own losses and attentions in chunks. Data flow identifies them (see `capture/checkpointing`)."""
+"""Compute a step's losses and attentions in chunks. Data flow identifies them (see `regions.py`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memprof.workloads.intents import Aim, Intent
 
 _MIN_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
 _NUM_PARTS = 8
-_LARGEST_PART = 256 << 20  # bytes of the first product
+_MAX_PART_BYTES = 256 << 20  # of the first product
 _MAX_PARTS = 64
 _WHAT = {
     Kind.LOSS: ("chunked_loss", Aim.CHUNK_LOSS, "Compute the logits and their loss in {} chunks"),
@@ -33,7 +33,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
         sizes = [each.large_bytes // step.target.topology.num_devices for each in regions]
         if not sizes or sum(sizes) < least_bytes(step):
             continue
-        num_parts = max(_NUM_PARTS, min(_MAX_PARTS, -(-max(sizes) // _LARGEST_PART)))
+        num_parts = max(_NUM_PARTS, min(_MAX_PARTS, -(-max(sizes) // _MAX_PART_BYTES)))
         option = "loss" if kind is Kind.LOSS else "attention"
         rewrite = InChunks(**{option: num_parts})
         code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
@@ -52,9 +52,9 @@ def in_chunks(step: Step) -> Iterator[Change]:
 
 
 def least_bytes(step: Step) -> float:
-    """Return the size of arrays that are worth a compile; a loop over layers may keep them for each layer."""
-    num_turns = max((loop.trip_count or 1 for loop in step.report.program.loops), default=1)
-    return _MIN_SHARE * step.report.unpressed.footprint_bytes / num_turns
+    """Return the least size of arrays that are worth a compile. A loop over layers may keep one for each layer."""
+    num_iterations = max((loop.trip_count or 1 for loop in step.report.program.loops), default=1)
+    return _MIN_SHARE * step.report.unpressed.footprint_bytes / num_iterations
 
 
 def _evidence(regions: list[Region], kind: Kind) -> str:

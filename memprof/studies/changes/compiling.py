@@ -1,4 +1,4 @@
-"""Compile changed steps: traced one after another in this process, compiled several at a time in other processes."""
+"""Compile changed steps: trace them one by one in this process, and compile them in parallel in child processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome:
 
     Attributes:
         fresh: the capture; None if the change could not be compiled.
-        refusal: the reason.
+        refusal: the reason why it could not be compiled.
     """
 
     change: Change
@@ -44,7 +44,7 @@ def compile_changes(
     Only the program of that outcome is decoded.
 
     Args:
-        changes: may be found while others are compiled.
+        changes: may be a generator, so that compiles start during the search for changes.
         progress: called from several threads with the rule of a change and its stage; the last stage is `done` or
             `failed`.
     """

@@ -36,9 +36,9 @@ def donations(step: Step) -> Iterator[Change]:
         code = donating_code(spec, intent)
         yield Change.of_advice(
             advice,
-            _donating(spec, code, intent),
+            _donating_spec(spec, code, intent),
             code=code,
-            on_cpu=_with_own_arguments(spec, intent),
+            on_cpu=_with_original_arguments(spec, intent),
             rewrite=Donation(positions=intent.positions),
         )
 
@@ -48,18 +48,18 @@ def donating_code(spec: StepSpec, intent: Intent) -> str:
     if has_shardings(spec.fn):
         return f"donate_argnums = {intent.positions}  # for the jax.jit of {name_of_step(spec)}"
     if framework_of_jit(spec) == "equinox":
-        return _code_of_equinox(spec, intent)
+        return _equinox_code(spec, intent)
     return jitted_code(spec, positions=intent.positions, names=intent.names)
 
 
-def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
-    """Return the spec of the step that the code makes."""
+def _donating_spec(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
+    """Return the spec of the step that `code` defines."""
     if has_shardings(spec.fn):
         return replace(spec, fn=jit_adapter.jitted_with_donation(spec.fn, intent.positions))
     changed = step_of_code(spec, code)
     if framework_of_jit(spec) == "equinox":
-        kept, donated = _groups(spec, intent)
-        if not _is_donation_of_equinox(spec, kept):
+        kept, donated = _kept_and_donated(spec, intent)
+        if not _equinox_can_donate(spec, kept):
             arguments = _arguments(spec)
             together = tuple(arguments[key] for key in kept)
             changed = replace(changed, args=(together, *(arguments[key] for key in donated)), kwargs={})
@@ -69,12 +69,12 @@ def _donating(spec: StepSpec, code: str, intent: Intent) -> StepSpec:
     return replace(spec, donate_argnums=tuple(sorted({*spec.donate_argnums, *intent.positions})))
 
 
-def _with_own_arguments(spec: StepSpec, intent: Intent) -> StepSpec | None:
-    """Return a step of Equinox whose code takes other arguments, with its own; None for any other step."""
+def _with_original_arguments(spec: StepSpec, intent: Intent) -> StepSpec | None:
+    """Return an Equinox step with its original arguments if its code takes others; None otherwise."""
     if has_shardings(spec.fn) or framework_of_jit(spec) != "equinox":
         return None
-    kept, donated = _groups(spec, intent)
-    if _is_donation_of_equinox(spec, kept):
+    kept, donated = _kept_and_donated(spec, intent)
+    if _equinox_can_donate(spec, kept):
         return None
     fn = own(spec.fn, "__wrapped__") if callable(own(spec.fn, "lower")) else spec.fn
     return replace(spec, fn=fn, donate_argnums=tuple(key for key in donated if isinstance(key, int)))
@@ -86,8 +86,8 @@ def _arguments(spec: StepSpec) -> dict[int | str, Any]:
     return arguments | dict(spec.kwargs.items())
 
 
-def _groups(spec: StepSpec, intent: Intent) -> tuple[list[int | str], list[int | str]]:
-    """Return what a filter_jit keeps and what it donates: what it donated before, and what is to be donated."""
+def _kept_and_donated(spec: StepSpec, intent: Intent) -> tuple[list[int | str], list[int | str]]:
+    """Return the arguments that `filter_jit` keeps and those that it donates, now or by the proposal."""
     before = {True: bool(own(spec.fn, "donate_first")), False: bool(own(spec.fn, "donate_rest"))}
     wanted = {*intent.positions, *intent.names, *spec.donate_argnums}
     kept: list[int | str] = []
@@ -97,25 +97,24 @@ def _groups(spec: StepSpec, intent: Intent) -> tuple[list[int | str], list[int |
     return kept, donated
 
 
-def _is_donation_of_equinox(spec: StepSpec, kept: Sequence[int | str]) -> bool:
-    """Whether all arrays are donated, or all but those of the first argument."""
+def _equinox_can_donate(spec: StepSpec, kept: Sequence[int | str]) -> bool:
+    """Whether `filter_jit` can donate exactly these: all arrays, or all but those of the first argument."""
     arguments = _arguments(spec)
     return all(key == 0 or not any(map(is_array_like, jax.tree.leaves(arguments[key]))) for key in kept)
 
 
-def _code_of_equinox(spec: StepSpec, intent: Intent) -> str:
-    """Return code with a `filter_jit`, which donates all arguments, or all but the first.
+def _equinox_code(spec: StepSpec, intent: Intent) -> str:
+    """Return code with `filter_jit`, which donates all arguments or all but the first.
 
-    An array that is donated in vain is deleted nevertheless, so a step that also takes others gets those together, as
-    the first argument.
+    A donated array is deleted even if nothing reuses it, so arguments to keep are passed together, as the first one.
     """
-    kept, donated = _groups(spec, intent)
+    kept, donated = _kept_and_donated(spec, intent)
     name, is_jitted, place = name_of_step(spec), callable(own(spec.fn, "lower")), place_of_step(spec)
     inner = f"{name}.__wrapped__" if is_jitted else name
-    if _is_donation_of_equinox(spec, kept):
+    if _equinox_can_donate(spec, kept):
         kind = "all-except-first" if 0 in kept else "all"
         return f'import equinox as eqx\n\n{place}{name} = eqx.filter_jit({inner}, donate="{kind}")'
-    named = _names(spec)
+    named = _argument_names(spec)
     together = f"({', '.join(named[key] for key in kept)}{',' if len(kept) == 1 else ''})"
     given = [named[key] if isinstance(key, int) else f"{key}={key}" for key in named]
     rest = ", ".join(named[key] for key in donated)
@@ -135,8 +134,8 @@ def _code_of_equinox(spec: StepSpec, intent: Intent) -> str:
     return f"{head}{place}{name} = donating({inner})  # call it as {name}({together}, {rest})"
 
 
-def _names(spec: StepSpec) -> dict[int | str, str]:
-    """Return the name of each argument: that of its parameter, if it is one that code can take."""
+def _argument_names(spec: StepSpec) -> dict[int | str, str]:
+    """Return a name for each argument: its parameter's, if code can use that."""
     try:
         parameters = list(inspect.signature(spec.fn).parameters.values())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Hold the state of layers, such as a KV cache, as one array for each layer, without a loop over them."""
+"""Store layer state, such as a KV cache, as one array per layer, and unroll the loop over layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATE = (Role.KV_CACHE, Role.OTHER_STATE)
 
 
 def layered_states(step: Step) -> Iterator[Change]:
-    """Yield the step with an array for each layer, if a loop over layers reads and writes one array of all of them."""
+    """Yield the step with one array per layer, if a loop over layers reads and writes one array of all layers."""
     spec = step.spec
     has_state = bool(step.report.program.loops) and any(leaf.role in _STATE for leaf in step.report.arguments)
     if step.is_composed or not has_state or framework_of(spec) == "flax" or has_shardings(spec.fn):
@@ -72,7 +72,7 @@ def layered_states(step: Step) -> Iterator[Change]:
 
 
 def _leaves(spec: StepSpec) -> list[tuple[int | str, int]]:
-    """Return the argument of each input of the step's jaxpr, and the number of the leaf in it."""
+    """Return, for each input of the step's jaxpr, its argument and the leaf's number in it."""
     given: list[tuple[int | str, Any]] = [*enumerate(spec.args), *sorted(spec.kwargs.items())]
     return [
         (place, number)

@@ -35,7 +35,7 @@ def accumulated_more_and_more(step: Step) -> Iterator[Change]:
     yield from _in_parts(step, doubled)
 
 
-def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[Change]:
+def _in_parts(step: Step, select: Callable[[list[int]], list[int]]) -> Iterator[Change]:
     """Yield a change for each of the chosen numbers of minibatches, among those that divide the examples."""
     if step.is_composed:
         return
@@ -46,7 +46,7 @@ def _in_parts(step: Step, chosen: Callable[[list[int]], list[int]]) -> Iterator[
     except MemprofError:
         return
     num_examples = min(each.num_examples for each in losses if each.num_examples is not None)
-    for number in chosen([each for each in range(2, _MAX_PARTS + 1) if num_examples % each == 0]):
+    for number in select([each for each in range(2, _MAX_PARTS + 1) if num_examples % each == 0]):
         options = f"number={number}" + (", interleaved=True" if is_interleaved else "")
         code = applied_code(step.spec, f"memprof.apply(memprof.InMinibatches({options}))")
         if code is None:

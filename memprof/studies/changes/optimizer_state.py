@@ -53,8 +53,8 @@ def in_bfloat16(optimizer):
 
 def narrow_optimizer_states(step: Step) -> Iterator[Change]:
     """Yield the step with its state in half the bytes, if the state is float32 and the code names its optimizer."""
-    beside_params = _beside_params(step)
-    wide = [leaf for leaf in step.report.arguments if _is_wide(leaf) and leaf.path not in beside_params]
+    beside_params = _paths_beside_params(step)
+    wide = [leaf for leaf in step.report.arguments if _is_float32_state(leaf) and leaf.path not in beside_params]
     bound = _optimizer(step.spec) if wide and framework_of(step.spec) == "jax" else None
     args = None if bound is None else _narrow_args(step, {leaf.path for leaf in wide})
     if bound is None or args is None:
@@ -73,12 +73,12 @@ def narrow_optimizer_states(step: Step) -> Iterator[Change]:
     )
 
 
-def _is_wide(leaf: ArgumentLeaf) -> bool:
+def _is_float32_state(leaf: ArgumentLeaf) -> bool:
     return leaf.role is Role.OPTIMIZER_STATE and leaf.dtype == "float32" and bool(leaf.shape)
 
 
 def _optimizer(spec: StepSpec) -> Bound | None:
-    """Return the only optax optimizer that the code of a step names; None if there are several or none."""
+    """Return the optax optimizer that a step's code names; None unless there is exactly one."""
     optax: Any = sys.modules.get("optax")
     function = inspect.unwrap(spec.fn)
     code = own(function, "__code__")
@@ -99,22 +99,22 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names, *(name for each in inner for name in _names(each))}
 
 
-def _beside_params(step: Step) -> set[str]:
-    """Return the paths of what lies in one tuple of optax with parameters, as the slow ones of its lookahead do.
+def _paths_beside_params(step: Step) -> set[str]:
+    """Return the paths of leaves that share an optax tuple with parameters, as lookahead's slow parameters do.
 
-    The optimizer updates these, but did not make them.
+    The optimizer updates these but did not create them.
     """
     paths: set[str] = set()
     for number, value in enumerate(step.spec.args):
         leaves = iter([leaf for leaf in step.report.arguments if leaf.position == number])
-        for node in jax.tree.leaves(value, is_leaf=_is_of_optax):
+        for node in jax.tree.leaves(value, is_leaf=_is_optax_tuple):
             known = list(islice(leaves, len(jax.tree.leaves(node))))
-            if _is_of_optax(node) and any(leaf.role is Role.PARAMS for leaf in known):
+            if _is_optax_tuple(node) and any(leaf.role is Role.PARAMS for leaf in known):
                 paths.update(leaf.path for leaf in known)
     return paths
 
 
-def _is_of_optax(node: Any) -> bool:
+def _is_optax_tuple(node: Any) -> bool:
     return isinstance(node, tuple) and type(node).__module__.partition(".")[0] == "optax"
 
 

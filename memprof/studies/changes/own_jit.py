@@ -14,9 +14,9 @@ from memprof.sources.jax.tracing.jitting import framework_of
 from memprof.sources.jax.tracing.rebinding import Bound, pasted
 from memprof.sources.jax.tracing.step import StepSpec
 
-_OF_FRAMEWORK = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
+_FRAMEWORK_JITS = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
 _IMPORTS = {"equinox": "import equinox as eqx", "flax": "from flax import nnx", "jax": "import jax"}
-_DONATIONS_OF_EQUINOX = {(True, True): "all", (False, True): "all-except-first"}
+_EQUINOX_DONATIONS = {(True, True): "all", (False, True): "all-except-first"}
 
 
 def name_of_step(spec: StepSpec) -> str:
@@ -40,7 +40,7 @@ def has_shardings(fn: Any) -> bool:
 
 
 def framework_of_jit(spec: StepSpec) -> str:
-    """Return the module whose jit the step has, or would have."""
+    """Return the framework whose jit the step uses, or would use."""
     fn = spec.fn
     return type(fn).__module__.partition(".")[0] if callable(own(fn, "lower")) else framework_of(spec)
 
@@ -62,7 +62,7 @@ def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = 
         head += "\nimport memprof"
     if framework == "equinox":
         before = (bool(own(fn, "donate_first")), bool(own(fn, "donate_rest")))
-        kind = _DONATIONS_OF_EQUINOX.get(before)
+        kind = _EQUINOX_DONATIONS.get(before)
         option = f', donate="{kind}"' if kind else ""
         return f"{head}\n\n{place_of_step(spec)}{name} = eqx.filter_jit({inner}{option})"
     options = jit_adapter.jit_options(own(fn, "jitted_fn") or fn) if is_jitted else None
@@ -75,11 +75,11 @@ def jitted_code(spec: StepSpec, *, change: str = "", positions: Sequence[int] = 
         "static_argnames": () if options is None else tuple(options.static_argnames),
     }
     given = "".join(f", {option}={value!r}" for option, value in arguments.items() if value)
-    return f"{head}\n\n{place_of_step(spec)}{name} = {_OF_FRAMEWORK.get(framework, 'jax.jit')}({inner}{given})"
+    return f"{head}\n\n{place_of_step(spec)}{name} = {_FRAMEWORK_JITS.get(framework, 'jax.jit')}({inner}{given})"
 
 
 def applied_code(spec: StepSpec, change: str) -> str | None:
-    """Return the line that applies a change by memprof to the step; None if a framework's jit has shardings."""
+    """Return code that applies a `memprof.apply` expression to the step; None if a framework's jit has shardings."""
     if not jit_adapter.is_framework_jit(spec.fn):
         name = name_of_step(spec)
         return f"import memprof\n\n{place_of_step(spec)}{name} = {change}({name})"
@@ -87,7 +87,7 @@ def applied_code(spec: StepSpec, change: str) -> str | None:
 
 
 def step_of_code(spec: StepSpec, code: str) -> StepSpec:
-    """Return the spec of the step that such a line makes."""
+    """Return the spec of the step that such code defines."""
     bound = Bound(name=name_of_step(spec), value=spec.fn)
     with pasted(code, [bound]) as names:
         return replace(spec, fn=names[bound.name])

@@ -1,4 +1,4 @@
-"""Put checkpoints around the layers of a step, or around other functions that make much, with one of JAX's policies.
+"""Put checkpoints with one of JAX's policies around a step's layers, or around functions that produce many bytes.
 
 If the function is found in the user's program, the code is executed there. Otherwise the same checkpoints are put
 around the layer's blocks (see `sources/jax/checkpointing`), and the code names its place.
@@ -25,7 +25,7 @@ from memprof.studies.changes.checkpoint_places import (
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
-_POLICIES = {  # what is kept for the backward pass, ordered by the amount of recomputation
+_POLICIES = {  # in words: the values to keep, with the least recomputation first
     "dots_saveable": "the results of matrix products",
     "dots_with_no_batch_dims_saveable": "the results of matrix products with weights",
     "nothing_saveable": "their inputs alone",
@@ -69,8 +69,8 @@ def _title(place: Place) -> str:
 
 def _evidence(place: Place) -> str:
     is_loop = place.has_blocks and any(layer.is_loop for layer in place.layers)
-    of_many = "iterations of scans" if is_loop else "layers" if place.is_repeated else "calls"
-    kind = "function" if place.num_blocks == 1 else of_many
+    plural = "iterations of scans" if is_loop else "layers" if place.is_repeated else "calls"
+    kind = "function" if place.num_blocks == 1 else plural
     where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in place.layers)
     idle = f"{place.num_idle} other {'calls are' if place.num_idle > 1 else 'call is'} not differentiated"
     return (

@@ -1,8 +1,8 @@
 """Test whether a changed step computes the same as the original one.
 
 A small step is run with and without the change on the CPU, with the same random values. For a larger step, traces may
-prove that both have the same operations (see `same_operations.py`). If they do not, it is run, too, if necessary with
-few examples. A change that can neither be proved nor run is unproved.
+prove that both have the same operations (see `same_operations.py`). Otherwise it is run too, with few examples if
+necessary. A change that can be neither proved nor run is unproved.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SMALL_BYTES, _SMALL_FLOPS = 256 << 20, 10**10  # run at once
 # Run if no trace proves the change: 103 GFLOP take 3.4 s of a processor, arguments of 264 MiB 2.5 s (2 cores, 2026-11).
 _MAX_BYTES, _MAX_FLOPS = 512 << 20, 10**11
 _NUM_EXAMPLES = 2
-_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
 _ROWS = 64
-_WITH_EXAMPLES = (Role.BATCH, Role.KV_CACHE)
+_EXAMPLE_ROLES = (Role.BATCH, Role.KV_CACHE)
 _CPU = cpu("where meaning is compared")
-_COARSE = {"bfloat16": 2**-6, "float16": 2**-8}
+_ROUNDING = {"bfloat16": 2**-6, "float16": 2**-8}
 
 
 class MeaningCheck:
@@ -54,13 +54,13 @@ class MeaningCheck:
             return Meaning.DIFFERENT
         spec, flops = self._step.spec, self._step.report.flops
         is_small = flops <= _SMALL_FLOPS and _num_bytes(spec) <= _SMALL_BYTES
-        found = self._by_run(change) if is_small else None
+        found = self._compare_runs(change) if is_small else None
         if found in (Meaning.EQUAL, Meaning.CLOSE):
             return found
         if self._has_same_operations(change):
             return Meaning.SAME_OPERATIONS
         if found is None:
-            found = self._by_run(change)
+            found = self._compare_runs(change)
         return Meaning.SAME_OPERATIONS if found is Meaning.UNPROVED and change.is_proved else found
 
     def _has_same_operations(self, change: Change) -> bool:
@@ -71,7 +71,7 @@ class MeaningCheck:
         except Exception:  # raised by the user's code, which may depend on its jits
             return False
 
-    def _by_run(self, change: Change) -> Meaning:
+    def _compare_runs(self, change: Change) -> Meaning:
         small = self._small
         if small is None:
             return Meaning.UNPROVED
@@ -83,18 +83,20 @@ class MeaningCheck:
                 meaning = Meaning.CLOSE
             # A rewrite may find nothing to change in the small instance, which then proves nothing.
             is_rewrite = change.rewrite is not None and not isinstance(change.rewrite, Donation)
-            is_compared = meaning is not Meaning.EQUAL or not is_rewrite or _counted(spec) != _counted(small)
-            return meaning if is_compared else Meaning.UNPROVED
+            is_conclusive = (
+                meaning is not Meaning.EQUAL or not is_rewrite or _operation_counts(spec) != _operation_counts(small)
+            )
+            return meaning if is_conclusive else Meaning.UNPROVED
         except Exception:  # raised by the user's code, on a processor that it may not support
             return Meaning.UNPROVED
 
     def _has_close_changes(self, results: list[Any]) -> bool:
-        """Whether a step that computes in 16 bits changes its arrays in the same way, within rounding to 16 bits.
+        """Whether a 16-bit step changes its arrays by the same amounts, within 16-bit rounding.
 
-        An array is compared with the argument that it changes: the one of the same kind that is nearest.
+        A result is taken for an update of the nearest argument of the same shape.
         """
         assert self._small is not None
-        coarse = _coarsest(self._small)
+        rounding = _largest_rounding(self._small)
         with _on_cpu():
             leaves = [leaf for leaf in jax.tree.leaves(random_arguments(self._small)) if is_array(leaf)]
         old = [_as_float(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -104,9 +106,9 @@ class MeaningCheck:
                 return True
             before, after = _as_float(before), _as_float(after)
             changes = [np.linalg.norm(before - each) for each in old if each.shape == before.shape]
-            return bool(np.linalg.norm(before - after) <= coarse * min([*changes, np.linalg.norm(before)]))
+            return bool(np.linalg.norm(before - after) <= rounding * min([*changes, np.linalg.norm(before)]))
 
-        return coarse > 0 and all(is_close(*each) for each in zip(self._results, results, strict=True))
+        return rounding > 0 and all(is_close(*each) for each in zip(self._results, results, strict=True))
 
     @cached_property
     def _small(self) -> StepSpec | None:
@@ -125,15 +127,15 @@ class MeaningCheck:
 def small_instance(step: Step) -> StepSpec | None:
     """Return a step that runs here in seconds: the step itself, or with few examples; None if neither is possible.
 
-    Examples lie along an axis of the same length in all arrays of the batch. If a step with two examples is too large,
-    other common axes of the batch become short, too: minibatches, time.
+    Examples lie along an axis of the same length in all arrays of the batch. If two examples are still too large, other
+    common axes of the batch are shortened, too: minibatches, time.
     """
     spec = step.spec
     if _can_run(spec, step.report.flops):
         return spec
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
-    kinds = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role in _WITH_EXAMPLES and leaf.shape}
-    numbers = frozenset(number for number, leaf in enumerate(leaves) if _kind(leaf) in kinds)
+    kinds = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role in _EXAMPLE_ROLES and leaf.shape}
+    numbers = frozenset(number for number, leaf in enumerate(leaves) if _shape_and_dtype(leaf) in kinds)
     lengths = _common_lengths(step)
     if _num_bytes(reduce(partial(_shortened, numbers=numbers), lengths, spec)) > _MAX_BYTES:
         return None
@@ -148,7 +150,7 @@ def small_instance(step: Step) -> StepSpec | None:
 
 
 def _common_lengths(step: Step) -> list[int]:
-    """Return the lengths that all arrays of the batch have along an axis, those of their first axes first."""
+    """Return the axis lengths that all arrays of the batch have in common, first axes first."""
     shapes = [leaf.shape for leaf in step.report.arguments if leaf.role is Role.BATCH and prod(leaf.shape) > 1]
     axes = range(max(map(len, shapes), default=0))
     lengths = dict.fromkeys(shape[axis] for axis in axes for shape in shapes if axis < len(shape))
@@ -177,7 +179,7 @@ def _flops(spec: StepSpec) -> int | None:
         return None
 
 
-def _kind(leaf: Any) -> tuple[tuple[int, ...], str] | None:
+def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], str] | None:
     return (tuple(leaf.shape), str(leaf.dtype)) if is_array(leaf) else None
 
 
@@ -198,18 +200,18 @@ def _on_cpu() -> AbstractContextManager[Any]:
 def random_arguments(spec: StepSpec) -> Any:
     """Return random values of a step's arguments, the same at each call."""
     random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: _value(leaf, random), spec.args)
+    return jax.tree.map(lambda leaf: _random_value(leaf, random), spec.args)
 
 
-def _coarsest(spec: StepSpec) -> float:
+def _largest_rounding(spec: StepSpec) -> float:
     """Return the rounding of the narrowest 16-bit floats that a step computes with; 0 if there are none."""
     with jit_adapter.traced_anew():
         found = jit_adapter.all_equations(traced_jaxpr(spec, _CPU).jaxpr)
         dtypes = {str(getattr(var.aval, "dtype", "")) for each in found for var in each.outvars}
-    return max((_COARSE.get(each, 0.0) for each in dtypes), default=0.0)
+    return max((_ROUNDING.get(each, 0.0) for each in dtypes), default=0.0)
 
 
-def _counted(spec: StepSpec) -> Counter[tuple[str, str]]:
+def _operation_counts(spec: StepSpec) -> Counter[tuple[str, str]]:
     """Return how often a step has each operation, by its name and results."""
     with jit_adapter.traced_anew():
         found = jit_adapter.all_equations(traced_jaxpr(spec, _CPU).jaxpr)
@@ -229,10 +231,18 @@ def compared(before: list[Any], after: list[Any]) -> Meaning:
 
 
 def _is_close(old: Any, new: Any) -> bool:
-    coarse = _COARSE.get(str(old.dtype), 0.0)
+    rounding = _ROUNDING.get(str(old.dtype), 0.0)
     old, new = _as_float(old), _as_float(new)
     scale = max(float(np.max(np.abs(old), initial=0.0, where=np.isfinite(old))), 1.0)
-    return bool(np.allclose(old, new, rtol=max(_RELATIVE, coarse), atol=max(_ABSOLUTE, coarse) * scale, equal_nan=True))
+    return bool(
+        np.allclose(
+            old,
+            new,
+            rtol=max(_RELATIVE_TOLERANCE, rounding),
+            atol=max(_ABSOLUTE_TOLERANCE, rounding) * scale,
+            equal_nan=True,
+        )
+    )
 
 
 def _as_float(array: Any) -> Any:
@@ -248,7 +258,7 @@ def _num_bytes(spec: StepSpec) -> int:
     return sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
-def _value(leaf: Any, random: np.random.Generator) -> Any:
+def _random_value(leaf: Any, random: np.random.Generator) -> Any:
     """Return an array of a leaf's shape; floats are small and positive, so that roots and logarithms are defined.
 
     The rows of a large matrix are smaller, so that many layers do not overflow.

@@ -1,12 +1,12 @@
-"""Prove from traces that a changed step has the operations of the original one, some of them perhaps twice.
+"""Prove from traces that a changed step has the operations of the original one, some perhaps repeated.
 
-Both steps are traced with the operations of each checkpoint and each jit in its place, before anything differentiates
-them. A checkpoint changes when an operation runs, and no value, so a changed step without its checkpoints computes what
-it computes with them. If the two traces compute the same results by the same operations, so do the two steps: for all
-arguments, but for rounding, because XLA may fuse operations and add up gradients in another order.
+Both steps are traced with their checkpoints and jits inlined, before differentiation. A checkpoint changes when an
+operation runs but no value, so inlining it changes no result. If the two traces compute the same results by the same
+operations, so do the two steps, for all arguments and up to rounding: XLA may fuse operations and sum gradients in
+another order.
 
-The proof covers checkpoints, donation, shardings of arguments and options of XLA. It says nothing about two steps whose
-operations differ, and about steps with side effects.
+The proof covers checkpoints, donation, shardings of arguments and options of XLA. It says nothing about steps whose
+operations differ or that have side effects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Operations:
 
     def __init__(self, spec: StepSpec, target: Target) -> None:
         self._target = target
-        self._step = _without_calls(spec, target)
+        self._step = _inlined_trace(spec, target)
         self._numbers = ValueNumbers()
         try:
             self._results = self._numbers.of(self._step.jaxpr, range(len(self._step.jaxpr.in_avals)))
@@ -55,7 +55,7 @@ class Operations:
         if not self._results:
             return False
         with around():
-            step = _without_calls(changed, self._target)
+            step = _inlined_trace(changed, self._target)
         places = _places(self._step, step)
         if places is None or _kinds(step) != [_kinds(self._step)[place] for place in places]:
             return False
@@ -65,8 +65,8 @@ class Operations:
             return False
 
 
-def _without_calls(spec: StepSpec, target: Target) -> TracedStep:
-    """Trace a step with the operations of its checkpoints and jits in their place."""
+def _inlined_trace(spec: StepSpec, target: Target) -> TracedStep:
+    """Trace a step with its checkpoints and jits inlined."""
     with jit_adapter.calls_inlined():
         return traced_step(spec, target)
 
@@ -78,7 +78,7 @@ def _places(before: TracedStep, after: TracedStep) -> list[int] | None:
         return list(range(len(old)))
     place_of = {id(leaf): place for place, leaf in enumerate(old)}
     if len(place_of) != len(old) or place_of.keys() != {id(leaf) for leaf in new} or len(new) != len(old):
-        return None  # a leaf that stands in several places does not show which of them is meant
+        return None  # the leaves differ, or one appears in several places
     return [place_of[id(leaf)] for leaf in new]
 
 

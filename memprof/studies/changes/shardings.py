@@ -1,4 +1,4 @@
-"""Divide arguments over an axis of the mesh, if all devices along it hold the same values."""
+"""Shard arguments over a mesh axis along which they are replicated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMES = {Role.PARAMS: "params", Role.OPTIMIZER_STATE: "opt_state", Role.BATCH: 
 
 
 def divided_arguments(step: Step) -> Iterator[Change]:
-    """Yield the step with arguments of one role divided, for each advice that they should be."""
+    """Yield the step with the arguments of one role sharded, for each piece of advice to do so."""
     leaves = jax.tree.leaves(step.spec.args)
     shardings = [each for leaf in leaves if isinstance(each := own(leaf, "sharding"), NamedSharding)]
     if step.is_composed or not shardings or has_shardings(step.spec.fn):
@@ -56,23 +56,23 @@ def divided_arguments(step: Step) -> Iterator[Change]:
         axis = intent.axes[-1]
         role = Role.BATCH if advice.rule == "undivided_batch" else Role(intent.names[0])
         code = _code(role, axis, int(shardings[0].mesh.shape[axis]), intent)
-        args = _divided(step, role, axis, code, shardings[0].mesh)
+        args = _sharded_arguments(step, role, axis, code, shardings[0].mesh)
         if args is not None:
             yield Change.of_advice(advice, replace(step.spec, args=args), code=code)
 
 
 def _is_manual(spec: StepSpec) -> bool:
     trace = own(jit_step(spec).fn, "trace")  # jits of frameworks have none
-    return callable(trace) and _returns_of_shard_map(trace(*spec.args, **spec.kwargs).jaxpr.jaxpr)
+    return callable(trace) and _returns_shard_map_result(trace(*spec.args, **spec.kwargs).jaxpr.jaxpr)
 
 
-def _returns_of_shard_map(jaxpr: core.Jaxpr) -> bool:
+def _returns_shard_map_result(jaxpr: core.Jaxpr) -> bool:
     """Whether a function returns a result of `shard_map`, whose `out_specs` say how it is divided."""
     made = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     returning = {id(made[var]): made[var] for var in jaxpr.outvars if isinstance(var, core.Var) and var in made}
     return any(
         each.primitive.name == "shard_map"
-        or (each.primitive.name in ("jit", "pjit") and _returns_of_shard_map(each.params["jaxpr"].jaxpr))
+        or (each.primitive.name in ("jit", "pjit") and _returns_shard_map_result(each.params["jaxpr"].jaxpr))
         for each in returning.values()
     )
 
@@ -90,8 +90,8 @@ def _code(role: Role, axis: str, size: int, intent: Intent) -> str:
     )
 
 
-def _divided(step: Step, role: Role, axis: str, code: str, mesh: Mesh | Any) -> tuple[Any, ...] | None:
-    """Return the arguments that the code makes."""
+def _sharded_arguments(step: Step, role: Role, axis: str, code: str, mesh: Mesh | Any) -> tuple[Any, ...] | None:
+    """Return the arguments as the code shards them."""
     names: dict[str, Any] = {"mesh": mesh, _NAMES[role]: ()}
     exec(compile(code, "<advice>", "exec"), names)
     return changed_args(

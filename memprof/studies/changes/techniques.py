@@ -17,8 +17,8 @@ def techniques(step: Step) -> Iterator[Change]:
     seen: set[str] = set()
     for advice in step.advice:
         proposal = advice.proposal
-        label, is_ours = proposal.technique, proposal.intent.aim.recomputes and not step.is_built_in
-        if label is None or label in seen or is_ours:
+        label, is_covered = proposal.technique, proposal.intent.aim.recomputes and not step.is_built_in
+        if label is None or label in seen or is_covered:
             continue
         seen.add(label)
         spec = _with_technique(step, label)

@@ -1,4 +1,4 @@
-"""The changes that a plan may make before it adds checkpoints to a step, in the order in which they are tried."""
+"""Changes that a plan may try before it adds checkpoints, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memprof.studies.changes.donation import donations
 
 
 class Allowed(Enum):
-    """A change that leaves the numbers of a step unchanged, but for rounding."""
+    """A change that keeps a step's results, up to rounding."""
 
     DONATE = "donate"
     ACCUMULATE = "accumulate"
@@ -24,7 +24,7 @@ class Allowed(Enum):
 
     @property
     def rule(self) -> str:
-        """The name of its advice."""
+        """The advice rule that proposes it."""
         return _RULES.get(self, self.value.replace("-", "_"))
 
     @property
@@ -34,7 +34,7 @@ class Allowed(Enum):
 
     @property
     def is_gradual(self) -> bool:
-        """Whether the function yields it several times, each time saving more. The first that fits is taken."""
+        """Whether the family yields several versions, each saving more. The first that fits is used."""
         return self is Allowed.ACCUMULATE
 
 
@@ -51,7 +51,7 @@ _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
 
 
 def parse_allowed(names: str) -> tuple[Allowed, ...]:
-    """Parse names of changes, separated by commas; "none" stands for no change.
+    """Parse comma-separated names of changes; "none" allows no change.
 
     Raises:
         MemprofError: a name is unknown.

@@ -1,4 +1,4 @@
-"""Points of a plan: JAX's built-in policies, the point of a compile, and the order of points."""
+"""Points of a plan: JAX's built-in policies, the point of a compile, and the best point."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def signatures_of(blocks: Sequence[Block]) -> set[Signature]:
 
 
 def built_in_policies(blocks: Sequence[Block]) -> dict[str, set[Signature]]:
-    """Return the operations that JAX's policies keep, by the name of the policy."""
+    """Map each of JAX's policies to the operations whose results it keeps."""
     products = {each for each in signatures_of(blocks) if each.primitive == "dot_general"}
     without_batch = {each for each in products if each.dimension_numbers.endswith("((), ()))")}
     return {DOTS: products, DOTS_WITHOUT_BATCH: without_batch}
 
 
 def best_within(points: Sequence[PlanPoint], budget_bytes: int) -> PlanPoint | None:
-    """Return the unchanged step if it is within a budget, or else the fastest point; None if there is none."""
+    """Return the unchanged step if it fits a budget, otherwise the fastest point that fits; None if no point does."""
     seconds = ranking_seconds(points)
 
     def cost(point: PlanPoint) -> tuple[bool, float, int, int]:
@@ -41,7 +41,7 @@ def point_of(
     repeated_seconds: float,
     waiting_seconds: float = 0.0,
 ) -> PlanPoint:
-    """Return the point of a compile."""
+    """Build the point of a compile."""
     unpressed = report.unpressed
     return PlanPoint(
         name=name,

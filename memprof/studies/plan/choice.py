@@ -1,14 +1,13 @@
-"""Choose the results to keep for the backward pass, so that the step is fastest: an integer program.
+"""Choose which forward results to keep, by an integer program that minimizes the step's time.
 
-The result of each operation of a block is kept, recomputed, offloaded to the host, or none of these. If the backward
-pass needs it, it is one of the three, and so is each input of a recomputed operation. The kept results must not exceed
-a number of bytes. Operations of one signature are kept together, because a checkpoint policy cannot distinguish them.
-HiGHS solves the program. The formulation is that of Checkmate (Jain et al., 2020) without an order of time, because XLA
-decides the order.
+A result that the backward pass needs must be kept, recomputed or offloaded to the host, and so must each input of a
+recomputed operation. Kept results share a budget of bytes. Operations with the same signature are kept together,
+because a checkpoint policy cannot distinguish them. HiGHS solves the program. The formulation is that of Checkmate
+(Jain et al., 2020) without the schedule, which XLA decides.
 
-Offloaded results go to the host in the forward pass and back in the backward pass. In each pass, the link works beside
-the kernels of the same block; the block waits for the rest. XLA starts the transfers of a loop within an iteration, so
-a part of the iteration cannot hide them. The compiled schedule then tells how long the block waits at least.
+Offloaded results are copied to the host in the forward pass and back in the backward pass. In each pass, transfers
+overlap with the kernels of their block; the block waits for the rest. XLA starts a loop's transfers within the
+iteration, so a part of the iteration cannot hide them. The compiled schedule later gives a lower bound on the wait.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from math import inf
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Operation, Signature
 
-# Operations whose cost exceeds their FLOPs and bytes, or that users ask about.
+# Operations that cost more than their FLOPs and bytes suggest, or that users ask about.
 _NOTABLE = frozenset(
     "all_gather all_to_all pmax pmin ppermute psum psum2 psum_invariant random_bits reduce_scatter rng_bit_generator"
     " shard_map threefry2x32".split()
 )
 # JAX asks a policy about the operations inside these, but not about their own results.
 _NEVER_ASKED = frozenset({"cond", "scan"})
-_SECONDS, _GAP = 10.0, 1e-3
-_TIE = 1e-6  # if two choices cost the same time, prefer the smaller, and the one that offloads less
-_MIN_OFFLOADED = 2**20  # bytes of a result: the transfer of a smaller one takes less time than to start it
-_HIDING = 0.5  # of a block's time: the part that can hide its transfers
-_BACKWARD = 2.0  # times as long as the forward pass
+_TIME_LIMIT_SECONDS, _RELATIVE_GAP = 10.0, 1e-3
+_TIE_BREAK = 1e-6  # at equal time, prefer to keep less and to offload less
+_MIN_OFFLOADED_BYTES = 2**20  # a smaller transfer takes longer to start than to run
+_HIDING_SHARE = 0.5  # of a block's time: the part that can hide transfers
+_BACKWARD_FACTOR = 2.0  # duration of the backward pass, in forward passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The results to keep or to offload, and their cost by the model.
+    """The results to keep or offload, and the modeled cost.
 
     Attributes:
         size_bytes: size of all kept results, in all blocks.
         offloaded_bytes: size of all offloaded results, in all blocks.
-        repeated_seconds: time of the recomputation, at the peaks of the target.
-        waiting_seconds: time of the transfers to the host and back that no kernel hides.
-        num_first: the number of first blocks that make this choice, if the others have no checkpoint; None means all.
+        repeated_seconds: recomputation time at the target's peak speeds.
+        waiting_seconds: time of host transfers that no kernel hides.
+        num_first: how many first blocks make this choice; the others have no checkpoint. None means all.
     """
 
     kept: frozenset[Signature]
@@ -71,11 +70,11 @@ def cheapest_choice(
     recomputation: float = 1.0,
     seconds_per_byte: float = 0.0,
 ) -> Choice:
-    """Return the results to keep within a number of bytes that add the least time to a step.
+    """Return the fastest choice whose kept results fit a budget.
 
     Args:
-        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
-        recomputation: the factor of the recomputation's time.
+        host_bandwidth: bytes per second in each direction of the host link; None: nothing is offloaded.
+        recomputation: weight of recomputation time.
         seconds_per_byte: the time to store a byte, on the device or on the host.
     """
     size_of = sizes_of(blocks)
@@ -83,20 +82,22 @@ def cheapest_choice(
     total = max(float(sum(block.count * each.seconds for block in blocks for each in block.operations)), 1e-12)
     program = _IntegerProgram()
 
-    def one_for_each(signatures: Iterable[Signature], cost: float) -> dict[Signature, int]:
-        most = {each: 0.0 if each.primitive in _NEVER_ASKED else 1.0 for each in signatures}
-        return {each: program.variable(cost * size_of[each] / scale, most=most[each], is_whole=True) for each in most}
+    def variables_for(signatures: Iterable[Signature], cost: float) -> dict[Signature, int]:
+        upper = {each: 0.0 if each.primitive in _NEVER_ASKED else 1.0 for each in signatures}
+        return {
+            each: program.variable(cost * size_of[each] / scale, upper=upper[each], is_integer=True) for each in upper
+        }
 
     storing = seconds_per_byte * scale / total
-    kept = one_for_each(size_of, _TIE + storing)
-    offloaded = {} if host_bandwidth is None else one_for_each(_worthwhile(blocks), 2 * _TIE + storing)
+    kept = variables_for(size_of, _TIE_BREAK + storing)
+    offloaded = {} if host_bandwidth is None else variables_for(_offloadable(blocks), 2 * _TIE_BREAK + storing)
 
     def stored(operation: Operation) -> list[tuple[int, float]]:
         return [(places[operation.signature], 1.0) for places in (kept, offloaded) if operation.signature in places]
 
     for block in blocks:
         repeated = [
-            program.variable(recomputation * block.count * each.seconds / total, most=0.0 if each.is_input else 1.0)
+            program.variable(recomputation * block.count * each.seconds / total, upper=0.0 if each.is_input else 1.0)
             for each in block.operations
         ]
         for number, operation in zip(repeated, block.operations, strict=True):
@@ -109,40 +110,40 @@ def cheapest_choice(
         sizes = sizes_of([block]).items()
         transfers = [(offloaded[each], -size / host_bandwidth / total) for each, size in sizes if each in offloaded]
         for hidden in _hidden_seconds(block):
-            program.require([(program.variable(1.0, most=inf), 1.0), *transfers], at_least=-hidden / total)
-    # An input that is too small to be offloaded is kept in any case.
+            program.require([(program.variable(1.0, upper=inf), 1.0), *transfers], at_least=-hidden / total)
+    # Inputs too small to be offloaded are always kept.
     counted = (each for each in size_of if each.primitive != LAYER_INPUT or each in offloaded)
     program.require([(kept[each], -size_of[each] / scale) for each in counted], -max(budget_bytes, 0) / scale)
     values = program.solve()
 
-    def taken(places: Mapping[Signature, int]) -> set[Signature]:
+    def selected(places: Mapping[Signature, int]) -> set[Signature]:
         return {signature for signature, number in places.items() if values[number] > 0.5}
 
-    return choice_of(blocks, taken(kept), taken(offloaded), host_bandwidth)
+    return choice_of(blocks, selected(kept), selected(offloaded), host_bandwidth)
 
 
 class _IntegerProgram:
-    """Variables with costs, and sums of them with lower bounds. The smallest total cost is wanted."""
+    """Minimizes the total cost of variables, with lower bounds on weighted sums of them."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
-        self._most: list[float] = []
-        self._is_whole: list[bool] = []
+        self._upper: list[float] = []
+        self._is_integer: list[bool] = []
         self._rows: list[tuple[Sequence[tuple[int, float]], float]] = []
 
-    def variable(self, cost: float, *, most: float = 1.0, is_whole: bool = False) -> int:
-        """Add a variable from 0 to `most`. Return its number."""
+    def variable(self, cost: float, *, upper: float = 1.0, is_integer: bool = False) -> int:
+        """Add a variable from 0 to `upper`; return its number."""
         self._costs.append(cost)
-        self._most.append(most)
-        self._is_whole.append(is_whole)
+        self._upper.append(upper)
+        self._is_integer.append(is_integer)
         return len(self._costs) - 1
 
     def require(self, terms: Sequence[tuple[int, float]], at_least: float) -> None:
-        """Add a lower bound of a sum of variables, each with a factor."""
+        """Add a lower bound on a weighted sum of variables."""
         self._rows.append((terms, at_least))
 
     def solve(self) -> Sequence[float]:
-        """Return the values of the variables; zeros if there is no solution, or none in time."""
+        """Return the values of the variables; zeros if no solution is found in time."""
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
         from scipy.sparse import coo_array  # type: ignore[import-untyped]
@@ -155,24 +156,24 @@ class _IntegerProgram:
         with _no_output():
             found = milp(
                 np.array(self._costs),
-                integrality=np.array(self._is_whole, dtype=np.int64),
-                bounds=Bounds(0, np.array(self._most)),
+                integrality=np.array(self._is_integer, dtype=np.int64),
+                bounds=Bounds(0, np.array(self._upper)),
                 constraints=LinearConstraint(matrix, lb=np.array([at_least for _, at_least in self._rows])),
-                options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+                options={"time_limit": _TIME_LIMIT_SECONDS, "mip_rel_gap": _RELATIVE_GAP},
             )
         return [0.0] * len(self._costs) if found.x is None else list(found.x)
 
 
-def _worthwhile(blocks: Sequence[Block]) -> list[Signature]:
+def _offloadable(blocks: Sequence[Block]) -> list[Signature]:
     """Return the operations whose results are large enough to be offloaded."""
-    large = [each.signature for block in blocks for each in block.operations if each.size_bytes >= _MIN_OFFLOADED]
+    large = [each.signature for block in blocks for each in block.operations if each.size_bytes >= _MIN_OFFLOADED_BYTES]
     return list(dict.fromkeys(large))
 
 
 def _hidden_seconds(block: Block) -> tuple[float, float]:
-    """Return the time for transfers beside the kernels of a block, in its forward and its backward passes."""
-    seconds = _HIDING * block.count * sum(each.seconds for each in block.operations)
-    return seconds, _BACKWARD * seconds
+    """Return the transfer time that a block's kernels can hide, in its forward and backward passes."""
+    seconds = _HIDING_SHARE * block.count * sum(each.seconds for each in block.operations)
+    return seconds, _BACKWARD_FACTOR * seconds
 
 
 @contextmanager
@@ -180,13 +181,13 @@ def _no_output() -> Iterator[None]:
     """Suppress HiGHS's output to stdout, which its options do not turn off completely (scipy 1.16)."""
     sys.stdout.flush()
     with open(os.devnull, "wb") as nowhere:
-        kept = os.dup(1)
+        saved_stdout = os.dup(1)
         os.dup2(nowhere.fileno(), 1)
         try:
             yield
         finally:
-            os.dup2(kept, 1)
-            os.close(kept)
+            os.dup2(saved_stdout, 1)
+            os.close(saved_stdout)
 
 
 def choice_of(
@@ -195,12 +196,12 @@ def choice_of(
     offloaded: Collection[Signature] = (),
     host_bandwidth: float | None = None,
 ) -> Choice:
-    """Return the choice that keeps or offloads the results of some operations, if the backward pass uses them.
+    """Return the choice that keeps or offloads the given operations' results, if the backward pass uses them.
 
-    An input of a block that is not offloaded is kept.
+    Block inputs that are not offloaded are kept.
 
     Args:
-        host_bandwidth: that of the link to the host, as for `cheapest_choice`; None: transfers take no time.
+        host_bandwidth: as for `cheapest_choice`; None: transfers take no time.
     """
     moved = frozenset(offloaded).difference(kept)
     used: set[Signature] = set()
@@ -254,7 +255,7 @@ def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[lis
 
 
 def sizes_of(blocks: Sequence[Block]) -> dict[Signature, int]:
-    """Return the bytes of each signature's results in all blocks, if they are kept."""
+    """Return the total bytes of each signature's results in all blocks."""
     sizes: dict[Signature, int] = defaultdict(int)
     for block in blocks:
         for operation in block.operations:

@@ -8,7 +8,7 @@ from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signa
 from memprof.studies.changes import checkpoint_code
 from memprof.studies.changes.checkpoint_code import Written
 
-POLICY = "checkpoint_policy"  # its name in the code: not one that a program of reinforcement learning has already
+POLICY = "checkpoint_policy"  # its name in the pasted code; reinforcement learning programs already have a `policy`
 _HEAD = """import jax
 
 # The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
@@ -71,11 +71,11 @@ _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse
 
 
 def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = ()) -> str:
-    """Return the policies that keep the results of some operations, and the lines that use them.
+    """Return code that defines the checkpoint policies and puts them around the blocks.
 
     Args:
         is_loop: whether the blocks are bodies of scans.
-        places: the functions that make the blocks, with their files and lines, if they are known.
+        places: the functions that compute the blocks, with files and lines, if known.
     """
     named = "".join(f"{each}, " for each in places)
     body = f"Around {named}{'the bodies of the scans' if len(places) > 1 else 'the body of the scan'}"
@@ -84,7 +84,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
         return _offloading_code(checkpoints, body)
     policies = _policy(POLICY, "KEPT", checkpoints.kept)
     if is_loop and checkpoints.num_first is not None:
-        return f"{_HEAD}{policies}{_rest_of_loop(checkpoints)}"
+        return f"{_HEAD}{policies}{_split_scan_code(checkpoints)}"
     if is_loop:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
     if checkpoints.num_first is None:
@@ -98,7 +98,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
 
 
 def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written], *, replaces_others: bool = False) -> str:
-    """Return the policy for some functions, and the lines that put checkpoints with it around them.
+    """Return code that defines the policy and puts checkpoints with it around functions.
 
     Args:
         replaces_others: whether checkpoints in the user's code must be removed.
@@ -108,8 +108,8 @@ def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written], *,
     return checkpoint_code.code_of(functions, POLICY, definitions)
 
 
-def _rest_of_loop(checkpoints: Checkpoints) -> str:
-    """Return the lines for a scan in two parts; the second part may have no checkpoint."""
+def _split_scan_code(checkpoints: Checkpoints) -> str:
+    """Return code that splits a scan in two; the second part may have no checkpoint."""
     uses = _TWO_LOOPS.format(num_first=checkpoints.num_first)
     if checkpoints.kept_by_rest is None:
         return f"{uses}rest_body = body  # without a checkpoint\n"
@@ -117,7 +117,7 @@ def _rest_of_loop(checkpoints: Checkpoints) -> str:
 
 
 def _offloading_code(checkpoints: Checkpoints, body: str) -> str:
-    """Return the lines for a scan whose body moves results to host memory."""
+    """Return code for a scan whose body offloads results to host memory."""
     tables = f"{_table('KEPT', checkpoints.kept)}{_OFFLOADED}{_table('OFFLOADED', checkpoints.offloaded)}"
     has_input = any(each.primitive == LAYER_INPUT for each in checkpoints.offloaded)
     uses = (_NAMED_INPUT if has_input else _LOOPS).format(input=LAYER_INPUT, body=body)

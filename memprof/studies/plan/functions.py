@@ -1,7 +1,7 @@
-"""Checkpoints of a plan around functions of the user, if the step's blocks are not the best place for them.
+"""A plan's checkpoints around user functions, if the step's blocks are not the best place for them.
 
-The code of the plan is executed in the user's program while the step is traced (see `rebinding.py`), so the compiled
-step is the one that a user gets by pasting it.
+The plan's code is executed in the user's program while the step is traced (see `rebinding.py`), so the compiled step is
+the same as with pasted code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memprof.studies.plan.code import POLICY, code_of_functions
 
 @contextmanager
 def checkpointed_functions(functions: Sequence[Written], checkpoints: Checkpoints) -> Iterator[Any]:
-    """Put checkpoints around functions within a `with` block, by the code that a user would paste.
+    """Put checkpoints around functions within a `with` block, by running the code that a user would paste.
 
     Yields:
         The policy of these checkpoints.
@@ -39,14 +39,14 @@ def checkpointed_functions(functions: Sequence[Written], checkpoints: Checkpoint
 
 
 def blocks_of_functions(spec: StepSpec, target: Target, functions: Sequence[Written]) -> list[BlockProgram]:
-    """Return the calls of functions that the backward pass goes through, as blocks; equal calls are one block."""
-    nothing = Checkpoints(kept=frozenset())
-    with checkpointed_functions(functions, nothing) as policy, differentiated() as seen:
+    """Return the differentiated calls of functions as blocks; equal calls are one block."""
+    keep_nothing = Checkpoints(kept=frozenset())
+    with checkpointed_functions(functions, keep_nothing) as policy, differentiated() as seen:
         traced_jaxpr(spec, target)
     counts: Counter[str] = Counter()
     programs: dict[str, core.Jaxpr] = {}
     for closed in seen:
-        for jaxpr, num_runs in _checkpoints_of(closed.jaxpr, policy):
+        for jaxpr, num_runs in _checkpointed_jaxprs(closed.jaxpr, policy):
             text = str(jaxpr)
             counts[text] += num_runs
             programs[text] = jaxpr
@@ -56,14 +56,14 @@ def blocks_of_functions(spec: StepSpec, target: Target, functions: Sequence[Writ
     ]
 
 
-def _checkpoints_of(jaxpr: core.Jaxpr, policy: Any, num_runs: int = 1) -> Iterator[tuple[core.Jaxpr, int]]:
-    """Yield the functions under checkpoints with a policy, with the number of their runs; not those inside others."""
+def _checkpointed_jaxprs(jaxpr: core.Jaxpr, policy: Any, num_runs: int = 1) -> Iterator[tuple[core.Jaxpr, int]]:
+    """Yield the outermost jaxprs checkpointed with a policy, and how often each runs."""
     for equation, is_reached in zip(jaxpr.eqns, differentiated_equations(jaxpr), strict=True):
         if not is_reached:
             continue
         if equation.params.get("policy") is policy:
             yield equation.params["jaxpr"], num_runs
             continue
-        inside = num_runs * (int(equation.params["length"]) if equation.primitive.name == "scan" else 1)
+        num_inner_runs = num_runs * (int(equation.params["length"]) if equation.primitive.name == "scan" else 1)
         for each in core.jaxprs_in_params(equation.params):
-            yield from _checkpoints_of(each, policy, inside)
+            yield from _checkpointed_jaxprs(each, policy, num_inner_runs)

@@ -14,7 +14,7 @@ _MARGIN = 0.005  # of the budget: allowance for a mixture that exceeds its inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The checkpoints of one point around the first layers, and those of another point around the rest.
+    """The checkpoints of one point around the first layers, and of another around the rest.
 
     Attributes:
         low: the point within the budget.
@@ -40,12 +40,12 @@ def mixtures(points: Sequence[PlanPoint], time: StepTime, *, num_blocks: int, bu
 def _mixtures(points: Sequence[PlanPoint], time: StepTime, num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
     points = [each for each in points if each.checkpoints is None or not each.checkpoints.offloaded]
     for low in points:
-        room = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
+        spare_bytes = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
         for high in points:
             slow, fast = time.of_point(low), time.of_point(high)
-            if room <= 0 or high.footprint_bytes <= budget_bytes or fast >= slow:
+            if spare_bytes <= 0 or high.footprint_bytes <= budget_bytes or fast >= slow:
                 continue
-            num_rest = floor(num_blocks * room / (high.footprint_bytes - low.footprint_bytes))
+            num_rest = floor(num_blocks * spare_bytes / (high.footprint_bytes - low.footprint_bytes))
             if 0 < num_rest < num_blocks:
                 share = num_rest / num_blocks
                 yield Mixture(low=low, high=high, num_rest=num_rest, seconds=slow + share * (fast - slow))

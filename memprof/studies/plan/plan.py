@@ -26,14 +26,14 @@ class PlanPoint:
     Attributes:
         name: `as it is`, `nothing kept`, `chosen`, or the JAX policy that keeps the same results.
         checkpoints: the checkpoints; None for the unchanged step.
-        kept_bytes, repeated_seconds: totals over all blocks, by the model behind the choice.
+        kept_bytes, repeated_seconds: modeled totals over all blocks.
         footprint_bytes: footprint of the compiled plan, without XLA's own rematerialization.
         recomputed_flops: FLOPs of one step that are recomputed.
-        waiting_seconds: the least time that a step waits for transfers of offloaded results, by the compiled schedule.
+        waiting_seconds: lower bound on the wait for offloading transfers, from the compiled schedule.
         at_least_seconds: the roofline bound of the compiled step; None if there is none.
         host_bytes: host memory that the step needs.
         predicted_bytes: the footprint as estimated from earlier compiles; None for the first ones.
-        num_parts: number of minibatches or chunks of an allowed change; 1 for others.
+        num_parts: number of minibatches or chunks of an allowed change; otherwise 1.
     """
 
     name: str
@@ -50,15 +50,15 @@ class PlanPoint:
 
     @property
     def is_offloading(self) -> bool:
-        """Whether results wait in host memory for the backward pass."""
+        """Whether results are offloaded to host memory."""
         return self.checkpoints is not None and bool(self.checkpoints.offloaded)
 
 
 def ranking_seconds(points: Iterable[PlanPoint]) -> Callable[[PlanPoint], float]:
-    """Return the function that gives the time by which these points are compared.
+    """Return the function that ranks these points by time.
 
-    It is the roofline bound of the step, in which recomputation counts more than once (`RECOMPUTATION`). If a point has
-    no bound, it is the time of recomputation and transfers, for all points.
+    The time is the step's roofline bound, with recomputation weighted by `RECOMPUTATION`. If any point has no bound,
+    all points are ranked by the time of recomputation and transfers.
     """
 
     def with_bounds(point: PlanPoint) -> float:
@@ -75,9 +75,9 @@ class PlannedChange:
     """An allowed change that is part of a plan.
 
     Attributes:
-        rule: the name of its advice.
+        rule: the advice rule that proposes it.
         code: code to paste.
-        rewrite: what `memprof.apply` takes to make the change.
+        rewrite: argument of `memprof.apply` that makes the change.
     """
 
     rule: str
@@ -91,14 +91,14 @@ class CheckpointPlan:
 
     Attributes:
         points: every compile, in order.
-        best: the unchanged step if it is within the budget, or else the fastest point; None if no point is within it.
-        num_blocks: number of parts of the step that have a checkpoint around them.
+        best: the unchanged step if it fits the budget, otherwise the fastest point that fits; None if no point does.
+        num_blocks: number of checkpointed parts of the step.
         is_loop: whether these parts are the iterations of scans.
-        places: the functions that make these parts, with their files and lines, if they are known.
-        functions: functions of the user to put the checkpoints around; empty: none is known that code can change.
+        places: the functions that compute these parts, with files and lines, if known.
+        functions: user functions to put the checkpoints around; empty if code can change no known function.
         has_blocks: whether these parts are the blocks of the step, not the calls of these functions.
         changes: changes to the step before checkpoints are added.
-        repeats: numbers of collectives and random numbers that the plan recomputes in a step, by their primitive.
+        repeats: how many collectives and random numbers the plan recomputes in a step, by primitive.
     """
 
     label: str
@@ -116,17 +116,17 @@ class CheckpointPlan:
 
     @property
     def checkpoints(self) -> Checkpoints | None:
-        """The checkpoints of the best point; None if no checkpoint is needed, or no choice suffices."""
+        """The checkpoints of the best point; None if no checkpoint is needed or no point fits."""
         return None if self.best is None else self.best.checkpoints
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
-        """The other ways to compute parts of the step, in order."""
+        """The rewrites of the changes, in order."""
         return tuple(each.rewrite for each in self.changes if each.rewrite is not None)
 
     @property
     def code(self) -> str:
-        """The changes and checkpoints as code to paste; empty if no change is needed, or no choice suffices."""
+        """The changes and checkpoints as code to paste; empty if no change is needed or no point fits."""
         if self.best is None:
             return ""
         changes = [each.code for each in self.changes]

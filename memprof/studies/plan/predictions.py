@@ -1,4 +1,4 @@
-"""Predict the footprint of checkpoints: an estimate of the traced step, corrected by the compiles so far."""
+"""Predict the footprint of a step with checkpoints: an estimate from its trace, corrected by earlier compiles."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from statistics import fmean, pvariance
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 
 # Of all bytes that could be kept: the extra distance of a step without checkpoints, and of one that keeps nothing.
-# XLA fuses and orders these two differently from the others, unless the others keep nearly the same.
-_UNLIKE = 0.6
-_ALIKE = 0.05  # of all bytes that could be kept: at this distance, the extra distance counts completely
-_NOISE = (
-    0.02  # of a footprint: a standard deviation that estimates have at least, as a few compiles may agree by chance
-)
+# XLA fuses and schedules these two differently from the others, unless the others keep nearly the same.
+_EXTREME_DISTANCE = 0.6
+_FULL_DISTANCE = 0.05  # of all bytes that could be kept: from here on, the extra distance counts in full
+_MIN_DEVIATION = 0.02  # of a footprint: least standard deviation of estimates; few compiles may agree by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compile, and what was estimated for it.
+    """A compile and its estimates.
 
     Attributes:
         checkpoints: None for the step without checkpoints.
-        peaks: the estimates, each for one order of the kernels.
+        peaks: the estimated peaks, one for each order of the kernels.
     """
 
     checkpoints: Checkpoints | None
@@ -41,13 +39,12 @@ def predicted_bytes(
     everything: Collection[Signature],
     num_blocks: int,
 ) -> int:
-    """Return the footprint of checkpoints.
+    """Predict the footprint of a step with checkpoints.
 
-    Each estimate is corrected by a weighted mean of the differences between the footprints and estimates of the
-    compiles. The weight of a compile is the inverse square of the bytes that either it or the checkpoints keep, but not
-    both. The footprint is a weighted mean of the corrected estimates. The weight of an estimate is the inverse variance
-    of its differences. The size of the arguments and results counts as one more difference, because an estimate leaves
-    them out.
+    Each estimate is corrected by the weighted mean difference between footprints and estimates of the compiles. A
+    compile's weight is the inverse square of its distance: the bytes that either it or the checkpoints keep, but not
+    both. The footprint is the mean of the corrected estimates, weighted by the inverse variance of their differences.
+    The size of arguments and results counts as one more difference, because estimates leave them out.
 
     Args:
         peaks: the estimates for the checkpoints.
@@ -61,29 +58,31 @@ def predicted_bytes(
 
     def weight(each: Compiled) -> float:
         shares = _shares(each.checkpoints, everything, num_blocks)
-        apart = sum(sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares})
-        unlike_bytes = _UNLIKE * min(total, apart / _ALIKE) * _is_extreme(each.checkpoints)
-        return max(apart + unlike_bytes, 1.0) ** -2
+        distance_bytes = sum(
+            sizes[one] * abs(wanted.get(one, 0.0) - shares.get(one, 0.0)) for one in {*wanted, *shares}
+        )
+        extra_bytes = _EXTREME_DISTANCE * min(total, distance_bytes / _FULL_DISTANCE) * _is_extreme(each.checkpoints)
+        return max(distance_bytes + extra_bytes, 1.0) ** -2
 
     weights = [weight(each) for each in compiled]
-    noise = (_NOISE * compiled[0].footprint_bytes) ** 2
-    corrected, trust = [], []
+    noise = (_MIN_DEVIATION * compiled[0].footprint_bytes) ** 2
+    corrected, precisions = [], []
     for number, peak in enumerate(peaks):
         differences = [each.footprint_bytes - each.peaks[number] for each in compiled]
         corrected.append(peak + fmean(differences, weights))
-        trust.append(1 / (pvariance([*differences, around_bytes]) + noise))
-    return round(fmean(corrected, trust))
+        precisions.append(1 / (pvariance([*differences, around_bytes]) + noise))
+    return round(fmean(corrected, precisions))
 
 
 def _is_extreme(checkpoints: Checkpoints | None) -> bool:
-    """Whether a step keeps all values, or none of those that the backward pass needs."""
+    """Whether a step has no checkpoints, or keeps nothing in any block."""
     return checkpoints is None or (not checkpoints.kept and checkpoints.num_first is None)
 
 
 def _shares(
     checkpoints: Checkpoints | None, everything: Collection[Signature], num_blocks: int
 ) -> dict[Signature, float]:
-    """Return the share of the blocks that keep the results of each operation."""
+    """Return, for each operation, the share of blocks that keep its results."""
     if checkpoints is None:
         return dict.fromkeys(everything, 1.0)
     first = 1.0 if checkpoints.num_first is None else checkpoints.num_first / num_blocks

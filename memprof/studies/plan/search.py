@@ -1,10 +1,9 @@
-"""Find checkpoints for a budget: predict what candidates take, compile the one that is fastest, and repeat.
+"""Find checkpoints for a budget: predict the footprints of candidates, compile the fastest that fits, and repeat.
 
-The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
-follow: one that keeps no results, then candidates. Candidates are choices of several sizes, and JAX's built-in
-policies, around all blocks or without a checkpoint around the last ones. Each is traced, and the compiles so far
-correct the estimate of its footprint. XLA decides the footprint, so the plan is the best compiled step within the
-budget.
+The unchanged step is compiled first. If it fits, the plan changes nothing. Otherwise at most four compiles follow: one
+that keeps no results, then candidates. Candidates are choices of several sizes and JAX's built-in policies, with
+checkpoints around all blocks or all but the last ones. Each is traced, and earlier compiles correct the estimate of its
+footprint. Only a compile shows the footprint, so the plan is the best compiled step within the budget.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from memprof.studies.plan.steps import ChangedStep, Compiler, changed_step, in_b
 from memprof.studies.plan.times import StepTime
 
 _MAX_COMPILES = 4  # after the first
-_CLOSE = 0.01  # of the budget: with a smaller remainder, another compile must be worthwhile
-_WORTHWHILE = 0.1  # of the time that checkpoints add: what it must save
+_CLOSE = 0.01  # of the budget: if less is left, another compile must be worthwhile
+_WORTHWHILE = 0.1  # of the time that checkpoints add: a worthwhile compile saves this much
 _MARGIN = 0.005  # of the budget: allowance for a footprint above its prediction
 _DOUBT = 0.03  # of the budget: a prediction may be too high by this much; a compile decides
-_SIZES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
-_MANY = 4  # blocks
-_HALVINGS = 3  # of the sizes between two candidates
-_CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
+_CANDIDATE_SHARES = (0.05, 0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)  # of all that could be kept: the sizes of candidates
+_MANY_BLOCKS = 4
+_HALVINGS = 3  # bisection steps between the sizes of two candidates
+_CURVE_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: choices of a curve
 
 
 def plan_step(
@@ -57,7 +56,7 @@ def plan_step(
         budget_bytes: limit of the footprint; None means JAX's pool on the target.
         allowed: changes to try before checkpoints; each is compiled, and kept if it lowers the footprint.
         with_curve: whether to compile choices for further budgets, and JAX's built-in policies.
-        offload: whether results may wait in host memory for the backward pass. The layers must be in a scan.
+        offload: whether results may be offloaded to host memory. The layers must be in a scan.
 
     Raises:
         MemprofError: the step differentiates nothing, the target has no fixed amount of memory, or nothing can be
@@ -73,7 +72,7 @@ def plan_step(
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
     if search.smallest_bytes > budget_bytes:
-        search.change(allowed, report, budget_bytes)
+        search.try_changes(allowed, report, budget_bytes)
     if offload and not search.step.is_loop and (with_curve or search.smallest_bytes > budget_bytes):
         raise MemprofError(
             f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
@@ -83,9 +82,9 @@ def plan_step(
     if (needs_checkpoints or with_curve) and not offload:
         search.step = in_best_place(search.step)
     if with_curve:
-        search.draw()
+        search.compile_curve()
     if needs_checkpoints:
-        search.look(budget_bytes)
+        search.compile_candidates(budget_bytes)
     best = search.best(budget_bytes)
     return CheckpointPlan(
         label=spec.label,
@@ -135,19 +134,19 @@ class _Search:
         self._candidates: list[_Candidate] = []
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
-        self._limit = 0  # number of points
-        self._prices_storing = True  # in the estimate of time
+        self._max_points = 0
+        self._counts_storing = True  # in estimated times
 
     @property
     def _time(self) -> StepTime:
-        return self.step.time if self._prices_storing else StepTime()
+        return self.step.time if self._counts_storing else StepTime()
 
     @property
     def smallest_bytes(self) -> int:
         """The smallest footprint so far."""
         return min(point.footprint_bytes for point in self.points)
 
-    def change(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
+    def try_changes(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
         """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
         for each in Allowed:
             if each not in allowed or self.smallest_bytes <= budget_bytes:
@@ -167,22 +166,24 @@ class _Search:
                 if not each.is_gradual or self.smallest_bytes <= budget_bytes:
                     break
 
-    def look(self, budget_bytes: int) -> None:
+    def compile_candidates(self, budget_bytes: int) -> None:
         """Compile candidates that may fit and are faster than all points within the budget.
 
-        For a scan, a mixture comes after all candidates: it splits the scan in two, which copies the scan's inputs.
-        Storing may take less time than estimated, so the last compiles are of candidates that recompute less: one for a
-        scan, where the unchanged step tells what storing takes, and all but one for unrolled layers.
+        For a scan, a mixture comes after all candidates, because it splits the scan in two, which copies its inputs.
+        Storing may take less time than estimated, so the last compiles are of candidates that recompute less: one
+        compile for a scan, whose unchanged step shows the cost of storing; all but one for unrolled layers.
         """
-        self._limit = len(self.points) + _MAX_COMPILES
-        self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
-        self._try_candidates(budget_bytes, self._limit - 1 if self.step.is_loop else len(self.points) + 1)
+        self._max_points = len(self.points) + _MAX_COMPILES
+        self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
+        self._try_candidates(budget_bytes, self._max_points - 1 if self.step.is_loop else len(self.points) + 1)
         if self.step.is_of_layers and self.step.is_loop:
-            self._mix(budget_bytes)
-            self._try_candidates(budget_bytes, self._limit - 1)
-        self._prices_storing = False
-        is_told = self.step.is_loop and self._keeps_results(budget_bytes)
-        self._try_candidates(budget_bytes, min(self._limit, len(self.points) + 1) if is_told else self._limit)
+            self._try_mixture(budget_bytes)
+            self._try_candidates(budget_bytes, self._max_points - 1)
+        self._counts_storing = False
+        is_storing_measured = self.step.is_loop and self._keeps_results(budget_bytes)
+        self._try_candidates(
+            budget_bytes, min(self._max_points, len(self.points) + 1) if is_storing_measured else self._max_points
+        )
 
     def _try_candidates(self, budget_bytes: int, limit: int) -> None:
         self._candidates = self._found_candidates()
@@ -190,27 +191,27 @@ class _Search:
             candidate = self._next(budget_bytes, 1 - _MARGIN) or self._next(budget_bytes, 1 + _DOUBT)
             if candidate is None:
                 return
-            self._keep(candidate.name, candidate.choice)
+            self._compile_choice(candidate.name, candidate.choice)
 
     def _keeps_results(self, budget_bytes: int) -> bool:
-        """Whether a point is within the budget, and the fastest of these keeps results."""
+        """Whether a point fits the budget, and the best one keeps results."""
         best = self.best(budget_bytes)
         return best is not None and best.name != NOTHING_KEPT
 
     def _is_close(self, budget_bytes: int) -> bool:
-        """Whether the fastest point within the budget keeps results, and leaves little of the budget."""
+        """Whether the best point within the budget keeps results and leaves little of the budget unused."""
         best = self.best(budget_bytes)
         is_full = best is not None and budget_bytes - best.footprint_bytes <= _CLOSE * budget_bytes
         return is_full and self._keeps_results(budget_bytes)
 
     def best(self, budget_bytes: int) -> PlanPoint | None:
-        """Return the unchanged step if it is within the budget, or else the fastest point; None if there is none."""
+        """Return the unchanged step if it fits, otherwise the fastest point that fits; None if no point does."""
         return best_within(self.points, budget_bytes)
 
     def _found_candidates(self) -> list[_Candidate]:
         """Return JAX's policies and choices of several sizes."""
         blocks, everything = self.step.blocks, self.step.everything().size_bytes
-        shares = _SIZES if self._compiler.host_bandwidth is None else (0.0, *_SIZES)
+        shares = _CANDIDATE_SHARES if self._compiler.host_bandwidth is None else (0.0, *_CANDIDATE_SHARES)
         found = [_Candidate(name=CHOSEN, choice=self._fastest(int(share * everything))) for share in shares]
         policies = built_in_policies(blocks).items()
         found += [_Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
@@ -224,32 +225,32 @@ class _Search:
         """
         if self._must_be_safe(budget_bytes):
             return self._smallest(self._faster(budget_bytes), doubt=0.0)
-        found = self._same_for_all(budget_bytes, share)
+        found = self._fastest_uniform(budget_bytes, share)
         if found is not None and self._is_close(budget_bytes):
             base, fewest = self._time.base_seconds, self._fewest_seconds(budget_bytes)
             is_worthwhile = self._seconds(found.choice) - base <= (1 - _WORTHWHILE) * (fewest - base)
             found = found if is_worthwhile else None
-        if not self.step.is_of_layers or self.step.is_loop or self._prices_storing:
+        if not self.step.is_of_layers or self.step.is_loop or self._counts_storing:
             return found
         fastest = min(self._fewest_seconds(budget_bytes), inf if found is None else self._seconds(found.choice))
         is_known = any(each.checkpoints and each.checkpoints.num_first for each in self.step.points)
-        return self._without_last(int((share if is_known else 1 - _DOUBT) * budget_bytes), fastest) or found
+        return self._fastest_without_last(int((share if is_known else 1 - _DOUBT) * budget_bytes), fastest) or found
 
     def _must_be_safe(self, budget_bytes: int) -> bool:
-        """Whether this is the last compile, and none that keeps results is within the budget."""
-        return len(self.points) + 1 == self._limit and not self._keeps_results(budget_bytes)
+        """Whether this is the last compile, and no point that keeps results fits the budget yet."""
+        return len(self.points) + 1 == self._max_points and not self._keeps_results(budget_bytes)
 
     def _faster(self, budget_bytes: int) -> list[_Candidate]:
         """Return the candidates that are estimated to be faster than all compiles within the budget, fastest first.
 
-        If storing results takes time, a candidate that is no faster than a smaller one is left out. While no compile
-        fits, it stays: keeping more may take less memory.
+        If storing takes time, candidates that are no faster than a smaller one are dropped, unless no compile fits yet:
+        keeping more may take less memory.
         """
         limit, smallest = self._fewest_seconds(budget_bytes), inf
-        leaves_out = bool(self._time.seconds_per_byte) and limit < inf
+        drops_dominated = bool(self._time.seconds_per_byte) and limit < inf
         found: list[_Candidate] = []
         for each in sorted(self._candidates, key=lambda each: (self._seconds(each.choice), each.choice.size_bytes)):
-            if self._seconds(each.choice) < limit and (each.choice.size_bytes < smallest or not leaves_out):
+            if self._seconds(each.choice) < limit and (each.choice.size_bytes < smallest or not drops_dominated):
                 found.append(each)
                 smallest = min(smallest, each.choice.size_bytes)
         return found
@@ -261,42 +262,44 @@ class _Search:
         return self._time.of(choice)
 
     def _fewest_seconds(self, budget_bytes: int) -> float:
-        """Return the least time of a point within the budget, by the estimate; infinity if there is none."""
+        """Return the shortest estimated time of a point within the budget; infinity if no point fits."""
         within = (each for each in self.points if each.footprint_bytes <= budget_bytes)
         return min(map(self._time.of_point, within), default=inf)
 
     def _smallest(self, candidates: Sequence[_Candidate], *, doubt: float) -> _Candidate | None:
-        """Return the candidate with the smallest prediction; of those within a share of it, the fastest."""
+        """Return the fastest candidate whose prediction exceeds the smallest one by at most a share."""
         unknown = [each for each in candidates if self.step.known(each.choice) is None]
         predictions = [self.step.predicted(each.choice.checkpoints) for each in unknown]
         smallest = min(predictions, default=0)
         near = (each for each, size in zip(unknown, predictions, strict=True) if size <= (1 + doubt) * smallest)
         return next(near, None)
 
-    def _without_last(self, most: int, seconds: float) -> _Candidate | None:
+    def _fastest_without_last(self, most: int, seconds: float) -> _Candidate | None:
         """Return the fastest candidate that leaves the last blocks without a checkpoint and is predicted to fit.
 
         Args:
-            most: bytes that it may take.
-            seconds: it must be faster.
+            most: limit of its footprint, in bytes.
+            seconds: time that it must beat.
         """
-        found, without_any = None, self._time.of_point(self.step.points[0])
-        for each in (candidate for candidate in self._candidates if self._seconds(candidate.choice) > without_any):
+        found, unchanged_seconds = None, self._time.of_point(self.step.points[0])
+        for each in (
+            candidate for candidate in self._candidates if self._seconds(candidate.choice) > unchanged_seconds
+        ):
             # The fewest blocks without a checkpoint that make it faster; most candidates are too large with these.
-            slower = self._seconds(each.choice)
-            share = max(slower - seconds, 0.0) / (slower - without_any)
+            uniform_seconds = self._seconds(each.choice)
+            share = max(uniform_seconds - seconds, 0.0) / (uniform_seconds - unchanged_seconds)
             fewest = floor(self.step.num_blocks * min(share, 1.0)) + 1
-            number = self._most_without(each.choice, fewest, most)
+            number = self._max_without_checkpoint(each.choice, fewest, most)
             choice = self.step.without_last(each.choice, number)
             if number >= fewest and self.step.known(choice) is None:
                 found = _Candidate(name=CHOSEN, choice=choice)
-                seconds = slower - (slower - without_any) * number / self.step.num_blocks
+                seconds = uniform_seconds - (uniform_seconds - unchanged_seconds) * number / self.step.num_blocks
         return found
 
-    def _most_without(self, choice: Choice, fewest: int, most: int) -> int:
-        """Return the largest number of last blocks that can do without a checkpoint, or one below `fewest` if none can.
+    def _max_without_checkpoint(self, choice: Choice, fewest: int, most: int) -> int:
+        """Return how many last blocks can do without a checkpoint: `fewest - 1` if `fewest` is too many.
 
-        More blocks take more memory.
+        The number is bisected, because each block without a checkpoint takes more memory.
         """
 
         def is_too_large(number: int) -> bool:
@@ -308,11 +311,11 @@ class _Search:
             return fewest - 1
         return fewest + bisect_left(range(fewest + 1, self.step.num_blocks), True, key=is_too_large)
 
-    def _same_for_all(self, budget_bytes: int, share: float) -> _Candidate | None:
-        """Return the fastest candidate with one choice around each block that is predicted to fit.
+    def _fastest_uniform(self, budget_bytes: int, share: float) -> _Candidate | None:
+        """Return the fastest candidate with the same choice for all blocks that is predicted to fit.
 
-        If no compile that keeps results fits, the smallest candidate may be returned: values that are recomputed in one
-        piece are live at once, so keeping more may use less memory than keeping nothing.
+        If no compile that keeps results fits, the smallest candidate may be returned: values recomputed together are
+        live together, so keeping more may use less memory than keeping nothing.
         """
         most, faster = int(share * budget_bytes), self._faster(budget_bytes)
 
@@ -321,21 +324,21 @@ class _Search:
             return not is_compiled and self.step.predicted(faster[place].choice.checkpoints) <= most
 
         places = range(len(faster))
-        if any(block.count >= _MANY for block in self.step.blocks):  # of layers, a slower choice is smaller
+        if any(block.count >= _MANY_BLOCKS for block in self.step.blocks):  # then slower choices are smaller
             place = bisect_left(places, True, key=fits)
         else:
             place = next(filter(fits, places), len(faster))
         above = faster[place - 1].choice if place else None
         if place < len(faster):
-            return self._larger(faster[place], faster[place].choice, above, most)
+            return self._enlarged(faster[place], faster[place].choice, above, most)
         best = self.best(budget_bytes)
         if best is None or (best.name == NOTHING_KEPT and share > 1):
             return self._smallest(faster, doubt=_DOUBT)
         if best.checkpoints is None or best.checkpoints.num_first is not None:
             return None
-        return self._larger(None, self.step.choice(best.checkpoints), above, most)
+        return self._enlarged(None, self.step.choice(best.checkpoints), above, most)
 
-    def _larger(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
+    def _enlarged(self, found: _Candidate | None, low: Choice, above: Choice | None, most: int) -> _Candidate | None:
         """Return a candidate that is faster than `low` and predicted to fit; `found` if there is none.
 
         Bisection finds the largest below the size of `above`, which is predicted not to fit.
@@ -356,21 +359,21 @@ class _Search:
                 found, low = _Candidate(name=CHOSEN, choice=choice), choice
         return found
 
-    def draw(self) -> None:
+    def compile_curve(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self.step.everything()
-        self._keep(NOTHING_KEPT, choice_of(self.step.blocks, ()))
+        self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         for name, kept in built_in_policies(self.step.blocks).items():
-            self._keep(name, choice_of(self.step.blocks, kept))
-        for share in _CURVE if self._compiler.host_bandwidth is None else (0.0, *_CURVE):
-            self._keep(CHOSEN, self.step.fastest(int(share * everything.size_bytes), StepTime()))
+            self._compile_choice(name, choice_of(self.step.blocks, kept))
+        for share in _CURVE_SHARES if self._compiler.host_bandwidth is None else (0.0, *_CURVE_SHARES):
+            self._compile_choice(CHOSEN, self.step.fastest(int(share * everything.size_bytes), StepTime()))
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
         return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints))
 
-    def _mix(self, budget_bytes: int) -> None:
-        """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
+    def _try_mixture(self, budget_bytes: int) -> None:
+        """Compile a mixture of a point within the budget and one above it: the last blocks keep more than the first.
 
         The backward pass begins with the last blocks, so their results are freed first.
         """
@@ -378,11 +381,11 @@ class _Search:
         found = mixtures(self.step.points, time, num_blocks=self.step.num_blocks, budget_bytes=budget_bytes)
         for each in (mixture for mixture in found[:1] if mixture.seconds < fastest):
             for num_rest in range(each.num_rest, 0, -1):
-                if len(self.points) == self._limit:
+                if len(self.points) == self._max_points:
                     return
                 if self.step.predicted(self._checkpoints_of(each, num_rest)) > budget_bytes:
                     continue
-                if self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
+                if self._compile_mixture(each, num_rest).footprint_bytes <= budget_bytes:
                     return
 
     def _checkpoints_of(self, mixture: Mixture, num_rest: int) -> Checkpoints:
@@ -391,7 +394,7 @@ class _Search:
         rest = None if high is None else high.kept
         return Checkpoints(kept=low.kept, num_first=self.step.num_blocks - num_rest, kept_by_rest=rest)
 
-    def _mixed(self, mixture: Mixture, num_rest: int) -> PlanPoint:
+    def _compile_mixture(self, mixture: Mixture, num_rest: int) -> PlanPoint:
         low, high, share = mixture.low, mixture.high, num_rest / self.step.num_blocks
         point = self.step.compiled(
             CHOSEN,
@@ -402,8 +405,8 @@ class _Search:
         self.points.append(point)
         return point
 
-    def _keep(self, name: str, choice: Choice) -> None:
-        """Let all blocks keep and offload the same results; compile this if that has not been done."""
+    def _compile_choice(self, name: str, choice: Choice) -> None:
+        """Compile a choice that is the same for all blocks, if it is not compiled yet."""
         if self.step.known(choice) is None:
             point = self.step.compiled(
                 name,

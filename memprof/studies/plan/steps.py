@@ -32,7 +32,7 @@ from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 from memprof.studies.plan.times import StepTime, step_time
 
-_SAME = 1e-3  # relative: the largest difference between two choices that need only one compile
+_SAME = 1e-3  # relative difference up to which two choices share a compile
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Compiler:
     """Compiles steps for a target, and counts the compiles for the progress messages.
 
     Attributes:
-        host_bandwidth: that of the link to the host, in bytes per second and direction; None: nothing is offloaded.
+        host_bandwidth: bytes per second in each direction of the host link; None: nothing is offloaded.
     """
 
     target: Target
@@ -65,13 +65,13 @@ class ChangedStep:
         is_loop: whether these parts are the iterations of scans.
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
-        places: the functions that make these parts, with their files and lines, if they are known.
-        has_user_functions: whether functions of the user make these parts, or many bytes.
-        functions: functions of the user to put the checkpoints around; empty: none is known that code can change, and
-            that makes exactly these parts.
+        places: the functions that compute these parts, with files and lines, if known.
+        has_user_functions: whether user functions compute these parts, or produce many bytes.
+        functions: user functions to put the checkpoints around; empty if no function that code can change computes
+            exactly these parts.
         has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
-        waiting_seconds: the least time that it waits for communication, without checkpoints.
-        peaks: the estimates of its traces, by their checkpoints.
+        waiting_seconds: lower bound on its wait for communication, without checkpoints.
+        peaks: the estimated peaks of its traces, by checkpoints.
     """
 
     spec: StepSpec
@@ -113,7 +113,7 @@ class ChangedStep:
         return step_time(self.points, bandwidth, is_loop=self.is_loop)
 
     def fastest(self, budget_bytes: int, time: StepTime) -> Choice:
-        """Return the choice that keeps at most a number of bytes and is fastest by an estimate."""
+        """Return the choice within a budget of bytes that is estimated to be fastest."""
         return cheapest_choice(
             self.blocks,
             budget_bytes,
@@ -123,7 +123,7 @@ class ChangedStep:
         )
 
     def choice(self, checkpoints: Checkpoints) -> Choice:
-        """Return the choice behind checkpoints that are the same around each block."""
+        """Return the choice behind checkpoints that are the same for all blocks."""
         return choice_of(self.blocks, checkpoints.kept, checkpoints.offloaded, self.compiler.host_bandwidth)
 
     def without_last(self, choice: Choice, number: int) -> Choice:
@@ -140,7 +140,7 @@ class ChangedStep:
         )
 
     def known(self, choice: Choice) -> PlanPoint | None:
-        """Return the compile of a choice, or of one that keeps and recomputes practically as much, if there is one."""
+        """Return the compile of a choice or of a practically equal one; None if it is not compiled yet."""
 
         def is_same(point: PlanPoint) -> bool:
             if point.checkpoints is None or point.checkpoints.num_first != choice.num_first:
@@ -165,7 +165,7 @@ class ChangedStep:
         """Compile the step with checkpoints.
 
         Args:
-            waiting_seconds: the time of transfers that no kernel hides, if the compiled schedule does not tell it.
+            waiting_seconds: modeled wait for transfers, used if the compiled schedule does not show it.
         """
         predicted = self.predicted(checkpoints)
         with self.around(checkpoints):
@@ -237,10 +237,10 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
 
 
 def in_best_place(step: ChangedStep) -> ChangedStep:
-    """Return a step with its checkpoints around functions of the user, if they are a better place than its blocks.
+    """Return a step with its checkpoints around user functions, if they are a better place than its blocks.
 
-    This is estimated from traces, without a compile. An estimate that is hardly below that of the unchanged step says
-    nothing about what a search around the blocks finds.
+    Traces decide, without a compile. An estimate barely below that of the unchanged step says nothing about a search
+    around the blocks.
     """
     if not step.has_user_functions:
         return step
@@ -251,9 +251,9 @@ def in_best_place(step: ChangedStep) -> ChangedStep:
         return step
     peak_bytes = place.peak_bytes // target.topology.num_devices
     if place.has_blocks:
-        nothing = Checkpoints(kept=frozenset())
-        step.predicted(nothing)
-        return replace(step, functions=place.written) if min(step.peaks[nothing]) == peak_bytes else step
+        keep_nothing = Checkpoints(kept=frozenset())
+        step.predicted(keep_nothing)
+        return replace(step, functions=place.written) if min(step.peaks[keep_nothing]) == peak_bytes else step
     if peak_bytes > CLEARLY * min(step.peaks[None]):
         return step
     blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
@@ -282,7 +282,7 @@ def _place(layer: Layer) -> str:
 
 
 def _waiting_seconds(report: Report) -> float:
-    """Return the least time that a step waits for communication, by its compiled schedule; 0 if it is unknown."""
+    """Return a lower bound on the wait for communication, from the compiled schedule; 0 if unknown."""
     roofline = report.unpressed.roofline
     return 0.0 if roofline is None else roofline.communication_share * roofline.at_least_seconds
 

@@ -1,8 +1,8 @@
-"""An estimate of a step's time from its checkpoints, for the choice of what to compile.
+"""Estimate a step's time from its checkpoints, to choose the next compile.
 
 Recomputing a result takes time, and so does storing it: it is written in the forward pass and read in the backward
-pass. In a scan it is also copied into the array of all iterations, and out of it. The compiles so far tell what storing
-a byte takes.
+pass. In a scan it is also copied into the array of all iterations, and out of it. The time per stored byte is fitted to
+earlier compiles.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from memprof.studies.plan.plan import NOTHING_KEPT, RECOMPUTATION, PlanPoint, ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """What the time of a step consists of.
+    """The parts of a step's time.
 
     Attributes:
-        base_seconds: the time without recomputation, if only `base_bytes` were stored; 0 if it is unknown.
-        base_bytes: what is stored in any case.
-        recomputation: the factor of the recomputation's time.
+        base_seconds: the time without recomputation if only `base_bytes` are stored; 0 if unknown.
+        base_bytes: bytes stored in any case.
+        recomputation: weight of recomputation time.
         seconds_per_byte: the time that each stored byte adds, on the device or on the host.
     """
 
@@ -60,30 +60,30 @@ def _is_uniform(point: PlanPoint) -> bool:
 def step_time(points: Sequence[PlanPoint], memory_bandwidth: float | None, *, is_loop: bool) -> StepTime:
     """Fit the estimate to the roofline bounds of a step's compiles.
 
-    The base is that of the compile that keeps nothing. The time per stored byte is a least-squares fit of the others.
-    It is at least the time to write the byte and to read it. Without bounds, only recomputation and transfers count.
+    The base comes from the compile that keeps nothing. The time per stored byte is a least-squares fit to the others,
+    and at least the time to write and read the byte. Without bounds, only recomputation and transfers count.
 
     Args:
         memory_bandwidth: of the device's memory, in bytes per second.
         is_loop: whether the blocks are iterations of scans, which store results also without checkpoints.
     """
-    nothing = next((each for each in points if each.name == NOTHING_KEPT and not each.is_offloading), None)
-    if nothing is None or memory_bandwidth is None or any(each.at_least_seconds is None for each in points):
+    base_point = next((each for each in points if each.name == NOTHING_KEPT and not each.is_offloading), None)
+    if base_point is None or memory_bandwidth is None or any(each.at_least_seconds is None for each in points):
         return StepTime()
 
     def without_recomputation(point: PlanPoint) -> float:
         return (point.at_least_seconds or 0.0) - point.repeated_seconds
 
-    base = without_recomputation(nothing)
+    base = without_recomputation(base_point)
     fitted = [
-        (each.kept_bytes - nothing.kept_bytes, without_recomputation(each) - base)
+        (each.kept_bytes - base_point.kept_bytes, without_recomputation(each) - base)
         for each in points
         if not each.is_offloading and (is_loop or _is_uniform(each))
     ]
     slope = sum(size * seconds for size, seconds in fitted) / max(sum(size**2 for size, _ in fitted), 1)
     return StepTime(
         base_seconds=base,
-        base_bytes=nothing.kept_bytes,
+        base_bytes=base_point.kept_bytes,
         recomputation=RECOMPUTATION,
         seconds_per_byte=max(slope, 2 / memory_bandwidth),
     )

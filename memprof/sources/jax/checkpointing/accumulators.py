@@ -1,4 +1,4 @@
-"""Sums over the iterations of a scan, such as the sum of the gradients of minibatches, held in bfloat16."""
+"""Hold a scan's sums, such as gradients summed over minibatches, in bfloat16."""
 
 from __future__ import annotations
 

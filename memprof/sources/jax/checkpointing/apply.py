@@ -1,8 +1,8 @@
-"""Checkpoints inserted into a step while it is traced. The user's files stay unchanged.
+"""Insert checkpoints into a step while it is traced. The user's files stay unchanged.
 
-`jax.grad` and similar functions, also in frameworks, pass the differentiated function to `jax.vjp`. There it is traced
-to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated instead. Functions that jit a changed
-step raise `MemprofError` if its framework has jitted it.
+`jax.grad` and similar functions, including those of frameworks, pass the differentiated function to `jax.vjp`. There it
+is traced to a jaxpr, and a checkpointed evaluation of the jaxpr is differentiated instead. Functions here that jit a
+changed step raise `MemprofError` if a framework has jitted it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
 
 
 def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> AbstractContextManager[None]:
-    """Differentiate another function, made from its jaxpr, in place of each function."""
+    """Replace each differentiated function by another one, made from its jaxpr."""
     return differentiated_by(lambda function: (function.vjp, changed(function.closed)))
 
 
@@ -83,7 +83,7 @@ class Differentiated:
     """A function that is differentiated.
 
     Attributes:
-        vjp: the function that differentiates it. Another replacement of `jax.vjp` may have replaced it.
+        vjp: `jax.vjp`, or another replacement of it.
         is_loss: whether its first result is a number, and the only result that is differentiated.
     """
 
@@ -96,14 +96,14 @@ class Differentiated:
 def differentiated_by(
     changed: Callable[[Differentiated], tuple[Callable[..., Any], Flat]],
 ) -> Iterator[None]:
-    """Differentiate another function in another way, in place of each function.
+    """Replace each differentiated function, and the function that differentiates it.
 
     Args:
-        changed: returns what differentiates in place of `jax.vjp`, and the other function.
+        changed: returns the replacements of `jax.vjp` and of the differentiated function.
     """
     is_inside = False
 
-    def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(vjp: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(vjp)
         def changed_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
             nonlocal is_inside
@@ -121,12 +121,12 @@ def differentiated_by(
 
         return changed_vjp
 
-    with jit_adapter.differentiation_replaced(stand_in):
+    with jit_adapter.differentiation_replaced(replacement):
         yield
 
 
 class Results:
-    """The results of a function: arrays, which its jaxpr also returns, and other leaves, which stay unchanged."""
+    """The results of a function: arrays, which its jaxpr returns, and other leaves, passed on unchanged."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         self._fun = fun
@@ -143,7 +143,7 @@ class Results:
         return arrays
 
     def has_one_number(self, *, has_aux: bool) -> bool:
-        """Whether a function that was called returns one float, with nothing or auxiliary results beside it."""
+        """Whether the called function returned one float, with or without auxiliary results."""
         structure = self._structure.children()[0] if has_aux else self._structure
         first = next(iter(self._avals), None)
         is_number = first is not None and not first.shape and jnp.issubdtype(first.dtype, jnp.floating)
@@ -199,7 +199,7 @@ def reevaluated(
     """Return a step whose jaxpr is evaluated in another way, jitted with the step's own options.
 
     Args:
-        evaluate: from the step's jaxpr without jits, and its arrays, to its results.
+        evaluate: computes the results from the step's jaxpr without jits, and its arrays.
         is_leaf: whether a part of the arguments stands for one array.
         whole: returns that array.
     """

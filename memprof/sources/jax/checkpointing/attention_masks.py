@@ -18,11 +18,11 @@ MASKED = -1e4  # masked scores are at most this
 def with_masks(
     found: Attention, masks: Iterable[Operand], biases: Iterable[Operand], constants: Constants
 ) -> Attention:
-    """Return the attention with its masks and biases, without constant ones that are causal or have no effect."""
+    """Return the attention with its masks and biases; constant ones that are causal or have no effect are dropped."""
     kept: list[Operand] = []
     is_causal = False
 
-    def is_same(operand: Operand, wanted: Callable[[Any], Any]) -> bool:
+    def always_holds(operand: Operand, wanted: Callable[[Any], Any]) -> bool:
         def test(array: Any) -> Any:
             known = {operand.atom: array} if isinstance(operand.atom, core.Var) else {}
             beside = found.beside(operand, known)
@@ -35,16 +35,16 @@ def with_masks(
 
     is_square = found.sizes[found.queries] == found.sizes[found.keys]
     for mask in masks:
-        if is_square and is_same(mask, lambda array: array == causal(array)):
+        if is_square and always_holds(mask, lambda array: array == causal(array)):
             is_causal = True
-        elif not is_same(mask, lambda array: array):
+        elif not always_holds(mask, lambda array: array):
             kept.append(mask)
     kept_biases: list[Operand] = []
     for bias in biases:
         if (
             is_square
             and not bias.is_negated
-            and is_same(bias, lambda array: jnp.where(causal(array), array == 0, array <= MASKED))
+            and always_holds(bias, lambda array: jnp.where(causal(array), array == 0, array <= MASKED))
         ):
             is_causal = True
         else:
@@ -53,7 +53,7 @@ def with_masks(
 
 
 def unrepeated(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) -> Iterator[Operand]:
-    """Yield an array with only the axes along which it was not repeated."""
+    """Yield the array before broadcasts, with only the axes along which it was not repeated."""
     maker = _behind(constants, atom, axes)
     if maker is None:
         yield Operand(atom, axes, is_negated)
@@ -62,7 +62,7 @@ def unrepeated(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool)
 
 
 def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) -> Iterator[Operand]:
-    """Yield the masks that together make a mask."""
+    """Yield the masks whose conjunction is a mask."""
     maker = constants.maker(atom)
     behind = _behind(constants, atom, axes)
     name = "" if maker is None else maker.primitive.name
@@ -88,7 +88,7 @@ def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) ->
 
 
 def _behind(constants: Constants, atom: Any, axes: Axes) -> tuple[Any, Axes] | None:
-    """Return the array of which this one is only a repetition or a reshape, with its axes; None if there is none."""
+    """Return the array that this one only broadcasts, transposes or reshapes, with its axes; None if it does more."""
     maker = constants.maker(atom)
     if maker is None or not atom.aval.shape:
         return None

@@ -1,8 +1,8 @@
 """Search for attentions that a fused kernel can compute.
 
-They are found by data flow. Each axis of an array has labels: those of the axes of queries, keys and values that it is
-made of. So the order of axes is free, heads may be axes of `vmap`, and groups of query heads may share keys. An
-attention with other operations, such as dropout of its probabilities, is not found.
+Attentions are found by data flow. Each axis of an array has labels: the axes of queries, keys and values that it comes
+from. So axes may have any order, heads may be axes of `vmap`, and groups of query heads may share keys. An attention
+with other operations, such as dropout of its probabilities, is not found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memprof.sources.jax.tracing import jit_adapter
 
 _NARROW = ("bfloat16", "float16")
 _MAX_WIDTH = 128  # columns of a head; JAX allows 256 on a Hopper GPU, but only if it finds that GPU on this machine
-_SAME = frozenset({"convert_element_type", "copy", "name", "stop_gradient"})
+_PASS_THROUGH = frozenset({"convert_element_type", "copy", "name", "stop_gradient"})
 
 
 class _Stage(Enum):
@@ -52,7 +52,7 @@ class _NotAttentionError(Exception):
 
 @contextmanager
 def fused(how: FusedAttention) -> Iterator[list[Attention]]:
-    """Compute the attentions of all functions that are differentiated within a `with` block by JAX's function.
+    """Compute attentions with `jax.nn.dot_product_attention` in all functions differentiated within a `with` block.
 
     Yields:
         The attentions that were found.
@@ -72,7 +72,7 @@ def fused(how: FusedAttention) -> Iterator[list[Attention]]:
 
 
 def find_attentions(jaxpr: core.Jaxpr, constants: Constants) -> list[Attention]:
-    """Return the attentions in 16 bits of a function without jits. No two share an operation."""
+    """Return the 16-bit attentions of a function without jits. No two share an operation."""
     found: list[Attention] = []
     taken: set[int] = set()
     for number, equation in enumerate(jaxpr.eqns):
@@ -89,7 +89,7 @@ def find_attentions(jaxpr: core.Jaxpr, constants: Constants) -> list[Attention]:
 
 @dataclass(slots=True)
 class _Search:
-    """An attention while it is followed from its first product."""
+    """Follows an attention from its first product."""
 
     jaxpr: core.Jaxpr
     constants: Constants
@@ -154,33 +154,37 @@ class _Search:
         self.known[equation.outvars[0]] = _Value(_Stage.SCORES, axes)
 
     def _value(self, equation: Any, read: Sequence[_Value | None]) -> _Value:
-        """Return what an equation makes of the values that are known."""
+        """Return the value that an equation computes from known values."""
         name = equation.primitive.name
-        mine = [each for each in read if each is not None]
-        moved = _moved(equation, mine[0].axes, self.sizes) if len(mine) == 1 and len(read) == 1 else None
+        tracked = [each for each in read if each is not None]
+        moved = _moved(equation, tracked[0].axes, self.sizes) if len(tracked) == 1 and len(read) == 1 else None
         if moved is not None:
-            return replace(mine[0], axes=moved)
-        if len(mine) == 1 and mine[0].stage is _Stage.SCORES and (made := self._of_scores(equation, read, mine[0])):
+            return replace(tracked[0], axes=moved)
+        if (
+            len(tracked) == 1
+            and tracked[0].stage is _Stage.SCORES
+            and (made := self._of_scores(equation, read, tracked[0]))
+        ):
             return made
         stages = tuple(None if each is None else each.stage for each in read)
         match name, stages:
             case "reduce_max", (_Stage.SCORES,):
-                return self._reduced(equation, mine[0], _Stage.SHIFT)
+                return self._reduced(equation, tracked[0], _Stage.SHIFT)
             case "max", (_Stage.SHIFT, None) | (None, _Stage.SHIFT):
-                return mine[0]
+                return tracked[0]
             case "sub", (_Stage.SCORES, _Stage.SHIFT):
-                self._require_same_rows(*mine)
-                return mine[0]
+                self._require_same_rows(*tracked)
+                return tracked[0]
             case "exp", (_Stage.SCORES,):
-                return _Value(_Stage.WEIGHTS, mine[0].axes)
+                return _Value(_Stage.WEIGHTS, tracked[0].axes)
             case "reduce_sum", (_Stage.WEIGHTS,):
-                return self._reduced(equation, mine[0], _Stage.SUM)
+                return self._reduced(equation, tracked[0], _Stage.SUM)
             case "div", (_Stage.WEIGHTS, _Stage.SUM):
-                self._require_same_rows(*mine)
-                return _Value(_Stage.PROBABILITIES, mine[0].axes)
+                self._require_same_rows(*tracked)
+                return _Value(_Stage.PROBABILITIES, tracked[0].axes)
             case "div", (_Stage.ATTENDED, _Stage.SUM):
-                self._require_same_rows(*mine)
-                return _Value(_Stage.RESULT, mine[0].axes)
+                self._require_same_rows(*tracked)
+                return _Value(_Stage.RESULT, tracked[0].axes)
             case "dot_general", (_Stage.WEIGHTS, None) | (None, _Stage.WEIGHTS):
                 return self._attended(equation, read, _Stage.ATTENDED)
             case "dot_general", (_Stage.PROBABILITIES, None) | (None, _Stage.PROBABILITIES):
@@ -215,7 +219,7 @@ class _Search:
         return None
 
     def _reduced(self, equation: Any, value: _Value, stage: _Stage) -> _Value:
-        """Return the reduction to one number for each query: over the axis of the keys."""
+        """Return the reduction over the axis of the keys, to one number for each query."""
         (axis,) = equation.params["axes"] if len(equation.params["axes"]) == 1 else (None,)
         label = () if axis is None else value.axes[axis]
         if len(label) != 1 or self.keys not in (-1, *label):
@@ -224,7 +228,7 @@ class _Search:
         return _Value(stage, tuple(each for number, each in enumerate(value.axes) if number != axis))
 
     def _require_same_rows(self, value: _Value, of_rows: _Value) -> None:
-        """Raise `_NotAttentionError` if an array's entries do not belong to the rows beside them."""
+        """Raise `_NotAttentionError` unless values of rows line up with the rows of an array."""
         for axis, of_row in zip(value.axes, of_rows.axes, strict=True):
             if of_row != tuple(label for label in axis if label != self.keys) and not (
                 of_row == () and self.value is not None and axis == self._width()
@@ -357,7 +361,7 @@ def _moved(equation: Any, axes: Axes, sizes: dict[int, int]) -> Axes | None:
             )
         case "reshape":
             return _regrouped([label for axis in axes for label in axis], params["new_sizes"], sizes)
-        case name if name in _SAME:
+        case name if name in _PASS_THROUGH:
             return axes
     return None
 

@@ -20,7 +20,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.evaluation import value_of
 
 Labels = tuple[int, ...]
-Axes = tuple[Labels, ...]  # of each axis; an axis of length 1, or along which values repeat, has none
+Axes = tuple[Labels, ...]  # of each axis; an axis that has length 1 or is broadcast has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Attention:
     """An attention of a function.
 
     Attributes:
-        own: the numbers of its equations.
+        own: the indices of its equations.
         query, key, value: the arrays that it reads, in 16 bits.
         sizes: the length of each label.
         batch, group: the labels of examples and heads, and of the query heads that share keys.

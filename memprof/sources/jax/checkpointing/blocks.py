@@ -2,7 +2,7 @@
 
 Blocks are the bodies of its scans, and its repetitions: the layers of a model, found as the same operations repeated on
 the same shapes. A function without either is one block. The backward pass goes only through operations that depend on
-the function's inputs, so the layers of a frozen model, which the function closes over, are no blocks.
+the function's inputs, so the layers of a frozen model, which the function closes over, are not blocks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 from jax.extend import core
 
 _MIN_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
-_NEARLY = 0.95
-_HALF = 0.5  # of the largest repetition's bytes; one that makes less for the backward pass belongs to a frozen model
+_NEAR_TIE = 0.95
+# Of the largest repetition's bytes; one that makes less for the backward pass belongs to a frozen model.
+_MIN_PART_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
     equations, flags = jaxpr.eqns, differentiated_equations(jaxpr)
     sizes = (made_bytes(each.outvars) * is_reached for each, is_reached in zip(equations, flags, strict=True))
     made = np.array([*sizes], dtype=np.float64)
-    found = _longest_run(_numbers(equations), made)
+    found = _largest_repetition(_operation_numbers(equations), made)
     if found is None or made[found[0] : found[0] + found[2]].sum() < _MIN_SHARE * max(made.sum(), 1.0):
         if not equations or differentiated_loops(jaxpr):
             return None
@@ -87,8 +88,8 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
     return _without_frozen(_best_cut(jaxpr, first, period, covered), made)
 
 
-def _numbers(equations: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Number the equations; the same operation on arrays of the same types gets the same number."""
+def _operation_numbers(equations: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Number the equations by operation: the same operation on arrays of the same types has the same number."""
     known: dict[object, int] = {}
     return np.array([known.setdefault(_token(each), len(known)) for each in equations], dtype=np.int64)
 
@@ -107,10 +108,10 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _longest_run(
+def _largest_repetition(
     numbers: np.ndarray[Any, np.dtype[np.int64]], made: np.ndarray[Any, np.dtype[np.float64]]
 ) -> tuple[int, int, int] | None:
-    """Return start, period and length of the repetition that makes most bytes; near ties go to the shortest period."""
+    """Return start, period and length of the repetition with the most bytes; near ties go to the shortest period."""
     sums = np.concatenate([[0.0], np.cumsum(made)])
     found: list[tuple[float, int, int, int]] = []
     for period in range(1, len(numbers) // 2 + 1):
@@ -121,14 +122,14 @@ def _longest_run(
         for begin, end in zip(begins[long], ends[long], strict=True):
             covered = int(end - begin) + period
             parts = _made_by_each(made, int(begin), period, covered // period)
-            if np.count_nonzero(parts >= _HALF * max(parts)) < 2:  # the others are of a frozen model
+            if np.count_nonzero(parts >= _MIN_PART_SHARE * max(parts)) < 2:  # the others are of a frozen model
                 continue
             found.append((float(sums[begin + covered] - sums[begin]), period, int(begin), covered))
     if not found:
         return None
     most = max(each[0] for each in found)
     _, period, begin, covered = min(
-        (each for each in found if each[0] >= _NEARLY * most), key=lambda each: (each[1], -each[0])
+        (each for each in found if each[0] >= _NEAR_TIE * most), key=lambda each: (each[1], -each[0])
     )
     return begin, period, covered
 
@@ -141,9 +142,9 @@ def _made_by_each(
 
 
 def _without_frozen(repeated: Repeated, made: np.ndarray[Any, np.dtype[np.float64]]) -> Repeated:
-    """Return a repetition without its first and last parts that the backward pass does not go through."""
+    """Return a repetition without its first and last parts that belong to a frozen model."""
     parts = _made_by_each(made, repeated.start, repeated.length, repeated.count)
-    (kept,) = np.nonzero(parts >= _HALF * max(parts))
+    (kept,) = np.nonzero(parts >= _MIN_PART_SHARE * max(parts))
     first, last = int(kept[0]), int(kept[-1])
     return replace(repeated, start=repeated.start + first * repeated.length, count=last - first + 1)
 
@@ -157,12 +158,12 @@ def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repea
         made_at.update(dict.fromkeys(equation.outvars, place))
     last_use.update({atom: len(jaxpr.eqns) for atom in jaxpr.outvars if isinstance(atom, core.Var)})
 
-    def crossing(cut: int) -> int:
+    def crossing_bytes(cut: int) -> int:
         return sum(made_bytes([var]) for var, place in made_at.items() if place < cut <= last_use.get(var, -1))
 
     most = covered // period
     candidates = [
-        (count < max(2, most - 1), crossing(start + period), -count, start, count)
+        (count < max(2, most - 1), crossing_bytes(start + period), -count, start, count)
         for start in range(first, first + min(period, covered - period + 1))
         if (count := (first + covered - start) // period) >= 1
     ]

@@ -1,4 +1,4 @@
-"""Losses and attentions computed one chunk of rows after another, in an unmodified function.
+"""Compute losses and attentions one chunk of rows at a time, in an unmodified function.
 
 Large arrays exist for one chunk at a time: a scan runs over the chunks, with `jax.checkpoint` around its body, so the
 backward pass recomputes each chunk.
@@ -40,7 +40,7 @@ def chunked(chunks: InChunks) -> Iterator[list[Region]]:
             Part(
                 own=each.own,
                 reads=[var for var, _ in each.inputs],
-                evaluate=partial(_in_parts, region=each, num_parts=parts[each.kind]),
+                evaluate=partial(_evaluate_in_chunks, region=each, num_parts=parts[each.kind]),
             )
             for each in regions
         ]
@@ -49,7 +49,7 @@ def chunked(chunks: InChunks) -> Iterator[list[Region]]:
         yield found
 
 
-def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_parts: int) -> None:
+def _evaluate_in_chunks(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_parts: int) -> None:
     """Evaluate a region in chunks of equally many rows, and the remaining rows at the end."""
     num_rows = -(-region.num_rows // num_parts)
     num_whole = region.num_rows // num_rows
@@ -60,13 +60,13 @@ def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_p
     def part(num_rows: int, rows: Sequence[Any]) -> list[Any]:
         values = {**shared}
         values.update(zip(divided, rows, strict=True))
-        return _evaluated(jaxpr, region, values, num_rows)
+        return _evaluate_rows(jaxpr, region, values, num_rows)
 
     def iteration(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
         return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
 
     def length(var: Any, axis: int, rows: int) -> int:
-        """Return the number of array entries along an axis that this many rows take."""
+        """Return how many entries along an axis this many rows take."""
         return int(var.aval.shape[axis]) // region.num_rows * rows
 
     stacked = [_stacked(known[var], axis, num_whole, length(var, axis, num_rows)) for var, axis in divided]
@@ -79,7 +79,7 @@ def _in_parts(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_p
         known[var] = _joined(found[number], axis, rest[number : number + 1])
 
 
-def _evaluated(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
+def _evaluate_rows(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
     """Evaluate a region for a part of its rows."""
     made: dict[Any, Any] = {}
     for number in region.numbers:

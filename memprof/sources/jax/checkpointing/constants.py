@@ -12,7 +12,7 @@ from memprof.sources.jax.tracing import jit_adapter
 
 
 class Constants:
-    """The makers of the variables of a function, and of the functions within it."""
+    """The equations that make the variables of a function and of the functions within it."""
 
     def __init__(self) -> None:
         self._maker: dict[Any, Any] = {}
@@ -20,7 +20,7 @@ class Constants:
         self._values: dict[Any, Any] = {}
 
     def add(self, closed: core.ClosedJaxpr, given: Sequence[Any] = ()) -> None:
-        """Add a function; the variables outside that are its first inputs are given."""
+        """Add a function; `given` are the outer variables passed as its first inputs."""
         self._maker.update((var, equation) for equation in closed.jaxpr.eqns for var in equation.outvars)
         self._outside.update(zip(closed.jaxpr.invars, given, strict=False))
         consts = zip(closed.jaxpr.constvars, closed.consts, strict=True)
@@ -31,7 +31,7 @@ class Constants:
         return None if isinstance(atom, core.Literal) else self._maker.get(self._resolved(atom))
 
     def holds(self, test: Callable[[Any], Any], atom: Any) -> bool:
-        """Whether a value is constant, and a test on it is true. The value is never stored whole."""
+        """Whether a value is constant and passes a test. The value is never stored whole."""
         found = self._equations(atom)
         return found is not None and bool(jit_adapter.computed_here(lambda: test(self._value(atom, found))))
 

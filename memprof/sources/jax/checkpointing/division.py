@@ -32,7 +32,7 @@ from memprof.sources.jax.tracing import jit_adapter
 
 _OURS = Path(__file__).parents[3]
 
-# Operations that are linear in an input: the results of sums are sums of results.
+# Operations that are linear in an input: the result of a sum is the sum of the results.
 _LINEAR = frozenset(
     "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
     " slice squeeze stop_gradient tile transpose".split()
@@ -62,11 +62,11 @@ class Division:
         num_rows: the number of rows.
         fixed: the constants and inputs that are not differentiated; None for a function within another one. Values
             that depend on them alone may be computed outside of the parts.
-        constants: tells which values are constant, such as the numbers of the rows.
+        constants: identifies constant values, such as the numbers of the rows.
 
     Attributes:
         results: the states of its results.
-        outside: the values that parts read, and that are computed whole, before them.
+        outside: the values that are computed whole before the parts, which read them.
         reasons: the reasons why values are computed later.
         divided_bytes, whole_bytes: sizes of the differentiated values that are made in parts, and of those that each
             part makes whole although they depend on a constant array.
@@ -198,7 +198,7 @@ class Division:
         return _of_rows(equation, states, self._num_rows)
 
     def _own_rows(self, equation: Any, states: Sequence[State]) -> Axis:
-        """Return the row axis of indices that look up, for each row, this row of an array; None for other indices.
+        """Return the row axis of indices by which each row looks up its own row of an array; None for other indices.
 
         An example is `logits[jnp.arange(n), labels]`.
         """
@@ -236,7 +236,7 @@ def needed(jaxpr: core.Jaxpr, wanted: Collection[Any], given: Collection[Any], a
 
 
 def evaluated_whole(jaxpr: core.Jaxpr, wanted: Collection[Any], known: dict[Any, Any]) -> list[Any]:
-    """Return wanted values, computed whole from known ones. All that is computed is known afterwards."""
+    """Compute wanted values whole from known ones. Every computed value is added to `known`."""
     for number in needed(jaxpr, wanted, {*known}, among=range(len(jaxpr.eqns))):
         bind(jaxpr.eqns[number], known, jaxpr.eqns[number].params)
     return [value_of(atom, known) for atom in wanted]
@@ -359,7 +359,7 @@ def _map(equation: Any, others: Sequence[State], num_rows: int) -> _Action:
 
 
 def _merged(before: State, after: State) -> State:
-    """Return the state of a value that a loop carries."""
+    """Return the state of a carried value from its states before and after an iteration."""
     if before is not None and after is not None and before != after:
         raise UndividedError("a scan carries rows along two axes, or both rows and their sums")
     return after if before is None else before
@@ -381,7 +381,7 @@ def _checkpoint(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
 
 
 def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    """Return the action of a function with a derivative of its own: both are divided."""
+    """Return the action of a function with a custom JVP: both are divided."""
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     if not all(map(_is_float, equation.outvars)):
         raise UndividedError(f"{named(equation)} returns integers")
@@ -422,7 +422,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
 
 
 def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    """Return the action of a function with a backward pass of its own: both passes are divided."""
+    """Return the action of a function with a custom VJP: both passes are divided."""
     floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
     num_results = len(equation.outvars)
     if not all(map(_is_float, equation.outvars)):
@@ -430,7 +430,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
     structure: Any = None
 
     def forward(*values: Any) -> list[Any]:
-        """Return the results, and what the backward pass needs."""
+        """Return the results, and the residuals for the backward pass."""
 
         def of_floats(*given: Any) -> list[Any]:
             return jit_adapter.bound(equation, _replaced(values, floats, given), equation.params)
@@ -475,7 +475,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
 
 
 def _of_gradient(state: State) -> State:
-    """Return the state of a gradient: each part adds to that of a whole value, and has that of a sum whole."""
+    """Return the state of an input's gradient: a sum over the parts for a whole input, whole for a sum."""
     if isinstance(state, int):
         return state
     return Total.SUM if state is None else None
@@ -490,7 +490,7 @@ def _is_float(atom: Any) -> bool:
 
 
 def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Return values with others at some places."""
+    """Return values with new ones at some places."""
     return [*(dict(enumerate(values)) | dict(zip(places, new, strict=True))).values()]
 
 

@@ -40,7 +40,7 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def without_checkpoints(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return the same function with its checkpoints inlined, and the jits that contain some; other jits stay."""
+    """Return the same function with its checkpoints, and the jits that contain some, inlined; other jits stay."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
         has_checkpoints = equation.primitive.name in _CHECKPOINTS or any(
@@ -54,7 +54,7 @@ def without_checkpoints(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def without_rules(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return the same function with its jits inlined, and without the derivatives that its functions define."""
+    """Return the same function with its jits inlined, and without custom derivatives."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
         if equation.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
@@ -75,7 +75,7 @@ class BlockProgram:
 
     Attributes:
         count: the number of its runs.
-        carried: the inputs that one run hands on to the next, by their number, if the block is the body of a scan.
+        carried: the positions of the inputs that a scan carries from one run to the next; empty for other blocks.
     """
 
     closed: core.ClosedJaxpr
@@ -145,7 +145,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
 
 def signature_of(primitive: Any, avals: Collection[Any], params: Mapping[str, Any]) -> Signature:
-    """Return the signature that distinguishes an operation of a block for a checkpoint policy.
+    """Return the signature by which a checkpoint policy distinguishes an operation of a block.
 
     JAX asks a policy for each operation of a checkpointed function whether its results are saved for the backward pass.
     It passes the primitive, the inputs' shapes and dtypes, and the parameters. Operations that agree in these are saved
@@ -231,13 +231,13 @@ def _checkpointed_loop(equation: Any, policy: Policy, offloaded: Collection[Sign
 
 
 def carried_inputs(equation: Any) -> range:
-    """Return the inputs of a scan's body that its iterations hand on, by their number."""
+    """Return the positions of the carried inputs of a scan's body."""
     num_consts, num_carried = jit_adapter.scan_layout(equation)
     return range(num_consts, num_consts + num_carried)
 
 
 def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any], list[Any]]:
-    """Return some equations as a function, with the variables that it reads, and its results that are read later."""
+    """Return some equations as a function, the variables that it reads, and its results that are read later."""
     equations = jaxpr.eqns[start : start + length]
     made = {var for each in equations for var in each.outvars}
     read = [atom for each in equations for atom in each.invars if isinstance(atom, core.Var)]

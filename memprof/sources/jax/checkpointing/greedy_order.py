@@ -1,7 +1,7 @@
-"""A greedy order of a step's kernels, as XLA's list scheduler makes it.
+"""Order a step's kernels greedily, as XLA's list scheduler does.
 
-XLA's default memory scheduler lays out a computation in such an order and in two post-orders, and takes the one with
-the smallest peak. The order of the program resembles a post-order, because JAX traces depth first.
+XLA's default memory scheduler tries such an order and two post-orders, and takes the one with the smallest peak. The
+order of the program resembles a post-order, because JAX traces depth first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """An operation of a step with those that are fused into it. Values and kernels are numbers.
+    """An operation with those fused into it. Values and kernels are identified by number.
 
     Attributes:
         before: the kernels whose results it reads.
@@ -33,7 +33,7 @@ class Kernel:
 
 
 def greedy_order(kernels: Sequence[Kernel], sizes: Sequence[int], results: Collection[int]) -> list[int]:
-    """Return the kernels as a list scheduler orders them: next the one that frees the most bytes, less those it writes.
+    """Return the kernels in a list scheduler's order: next is the one that frees the most bytes, less those it writes.
 
     Ties go to the kernel that the most kernels wait for, then to the one that was ready last.
 
@@ -43,22 +43,22 @@ def greedy_order(kernels: Sequence[Kernel], sizes: Sequence[int], results: Colle
     """
     made = {value for kernel in kernels for value in kernel.made}.difference(results)
     readers: dict[int, list[int]] = defaultdict(list)
-    after: dict[int, list[int]] = defaultdict(list)
+    dependents: dict[int, list[int]] = defaultdict(list)
     for number, kernel in enumerate(kernels):
         for value in kernel.read & made:
             readers[value].append(number)
         for each in kernel.before:
-            after[each].append(number)
-    num_left = Counter({value: len(each) for value, each in readers.items()})
-    num_awaited = [len(kernel.before) for kernel in kernels]
+            dependents[each].append(number)
+    num_readers_left = Counter({value: len(each) for value, each in readers.items()})
+    num_pending = [len(kernel.before) for kernel in kernels]
     ready: list[tuple[int, int, int, int]] = []
     order: dict[int, None] = {}
     serial = count()
 
     def push(number: int) -> None:
-        freed = sum(sizes[value] for value in kernels[number].read if num_left[value] == 1)
+        freed = sum(sizes[value] for value in kernels[number].read if num_readers_left[value] == 1)
         written = sum(sizes[value] for value in kernels[number].made)
-        heapq.heappush(ready, (written - freed, -len(after[number]), -next(serial), number))
+        heapq.heappush(ready, (written - freed, -len(dependents[number]), -next(serial), number))
 
     for number, kernel in enumerate(kernels):
         if not kernel.before:
@@ -69,13 +69,13 @@ def greedy_order(kernels: Sequence[Kernel], sizes: Sequence[int], results: Colle
             continue
         order[number] = None
         for value in kernels[number].read & made:
-            num_left[value] -= 1
-            if num_left[value] == 1:  # its last reader frees it
+            num_readers_left[value] -= 1
+            if num_readers_left[value] == 1:  # its last reader frees it
                 for each in readers[value]:
-                    if each not in order and not num_awaited[each]:
+                    if each not in order and not num_pending[each]:
                         push(each)
-        for each in after[number]:
-            num_awaited[each] -= 1
-            if not num_awaited[each]:
+        for each in dependents[number]:
+            num_pending[each] -= 1
+            if not num_pending[each]:
                 push(each)
     return list(order)

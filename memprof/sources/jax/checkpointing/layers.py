@@ -1,7 +1,7 @@
-"""The functions of the user to put checkpoints around: they make the blocks or large parts of a differentiated one.
+"""Find user functions to put checkpoints around: they make the blocks, or large parts, of a differentiated function.
 
-JAX records for each equation the calls that led to it. The layer of a block is the innermost function that makes nearly
-all of its bytes. Another function that makes many bytes may be a better place, whether it repeats or not.
+JAX records the call stack of each equation. The layer of a block is the innermost function that makes nearly all of its
+bytes. Another function that makes many bytes may be a better place, repeated or not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memprof.sources.jax.checkpointing.blocks import (
 )
 from memprof.sources.jax.tracing import jit_adapter
 
-_NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may lie outside the function
+_NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may be outside the function
 _LEAST_SHARE = 0.1  # of the bytes that are made; a checkpoint around a smaller part saves too little
 # Frameworks that call the user's layers.
 _FRAMEWORKS = ("flax", "equinox", "haiku", "keras", "penzai")
@@ -43,9 +43,9 @@ class Layer:
         name: its qualified name: `Block.__call__`, `make_step.<locals>.block`.
         file, line: the place of its first equation.
         count: the number of its runs in a step.
-        is_loop: it is the body of a scan.
+        is_loop: whether it is the body of a scan.
         around: the functions around it that also make one block each, or one body of a scan, the innermost first.
-        callers: the functions that make nearly all of its calls, by the bytes made there: by name and file, if known.
+        callers: name and file of each caller that accounts for nearly all of its bytes, if known.
     """
 
     name: str
@@ -108,7 +108,7 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
 
 
 def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
-    """Return the functions that make many bytes for the backward pass, those that make most first.
+    """Return the functions that make many bytes for the backward pass, largest first.
 
     A function whose bytes are nearly all made by one that it calls is left out, because a checkpoint around the inner
     one keeps more of what separates its calls.
@@ -116,7 +116,7 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     sizes: Counter[tuple[str, str]] = Counter()
     inner: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     lines: dict[tuple[str, str], int] = {}
-    for calls, size in _made_in_all(closed.jaxpr):
+    for calls, size in _bytes_by_calls(closed.jaxpr):
         chain: list[tuple[str, str]] = []
         for name, file, line in calls:
             function = (name, file)
@@ -127,7 +127,7 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
             chain.append(function)
             sizes[function] += size
             lines[function] = min(line, lines.get(function, line))
-    total = sum(size for _, size in _made_in_all(closed.jaxpr))
+    total = sum(size for _, size in _bytes_by_calls(closed.jaxpr))
 
     def callers_of(function: tuple[str, str]) -> frozenset[tuple[str, str]]:
         least = _NEARLY_ALL * sizes[function]
@@ -142,8 +142,8 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     ]
 
 
-def _made_in_all(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
-    """Yield the calls to each equation that the backward pass goes through, also in scans, and the bytes it makes."""
+def _bytes_by_calls(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
+    """Yield the user's call stack of each differentiated equation, including those in scans, and its bytes."""
     for equation, is_reached in zip(jaxpr.eqns, differentiated_equations(jaxpr), strict=True):
         if is_reached and is_loop(equation):
             inside = _with_calls(equation.params["jaxpr"].jaxpr)
@@ -153,13 +153,13 @@ def _made_in_all(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
 
 
 def _with_calls(jaxpr: core.Jaxpr, around: _Calls = ()) -> Iterator[tuple[Any, _Calls]]:
-    """Yield the equations of a jaxpr and of all jaxprs inside it, with the user's calls that led to them.
+    """Yield the equations of a jaxpr and of all jaxprs inside it, with the user's call stack of each.
 
     JAX traces a jit once, perhaps for another caller, such as a model's initialization. So an equation within a jit has
-    the calls that led to the jit.
+    the call stack of the jit.
 
     Args:
-        around: the calls that led to the jaxpr.
+        around: the call stack of the jaxpr.
     """
     for equation in jaxpr.eqns:
         own = of_user(jit_adapter.calls_to(equation))
@@ -193,7 +193,7 @@ def _layer(
     """Return the innermost function that makes nearly all bytes of some equations; None if it has no name.
 
     Args:
-        chains: the user's calls that led to each equation, and the bytes that it makes.
+        chains: the user's call stack of each equation, and the bytes that it makes.
         around: the functions that call a loop; they are not its body.
     """
     total, depth = sum(size for _, size in chains), 0
@@ -216,7 +216,7 @@ def _layer(
 
 
 def of_user(calls: _Calls) -> _Calls:
-    """Return the calls of functions that belong to no framework."""
+    """Return a call stack without frames of frameworks and memprof."""
     return tuple(each for each in calls if not _is_of_framework(each[1]))
 
 

@@ -1,16 +1,16 @@
-"""An estimate of the bytes that a traced step's values take at their peak, without a compile.
+"""Estimate the peak bytes of a traced step's values, without a compile.
 
-XLA writes only some values to memory: elementwise operations and gathers become part of the kernels that read them. So
-a value takes memory if an operation that cannot be fused makes it or reads it, or if it enters the recomputation of a
-`jax.checkpoint`, which a barrier separates from the first computation. A matrix product whose result one elementwise
-operation reads is one kernel with it: only the result of both is written. cuDNN's convolutions do this for sums and
-maxima (ReLU) alone. For some of them, XLA writes padded images.
+XLA writes only some values to memory: elementwise operations and gathers are fused into the kernels that read them. So
+a value takes memory if an operation that cannot be fused makes or reads it, or if it enters the recomputation of a
+`jax.checkpoint`, which a barrier separates from the first computation. A matrix product and the one elementwise
+operation that reads it form one kernel, which writes only the final result. cuDNN's convolutions do so only for sums
+and maxima (ReLU). For some convolutions, XLA writes padded images.
 
 The kernels are laid out in the order of the program and in a greedy order. A value is live from the kernel that makes
 it to the last one that reads it.
 
 The estimate leaves out the arguments and results of the step, copies, and scratch memory. A plan adds their size from
-its compiles, because they hardly depend on the checkpoints. Arrays in host memory take none of the device.
+its compiles, because they hardly depend on the checkpoints. Arrays in host memory count as zero.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def estimated_peaks(jaxpr: core.Jaxpr) -> tuple[int, int]:
     """Return the bytes of a function's values at their peak, without its arguments and results.
 
     Returns:
-        The peak in the order of the program, and in a greedy order. Compiles tell which one XLA's order resembles.
+        The peak in the order of the program, and in a greedy order. Compiles show which one XLA's order resembles.
     """
     program = _Program(jaxpr)
     kernels = program.kernels()
@@ -123,11 +123,11 @@ class _Program:
         self._reversed: set[int] = set()
         self._masks: dict[tuple[int, int], int] = {}
         known = {var: self._value(_size(var)) for var in (*jaxpr.constvars, *jaxpr.invars)}
-        self._around = set(known.values())
+        self._boundary = set(known.values())
         self._add(jaxpr, known)
         self._results = [known[atom] for atom in jaxpr.outvars if isinstance(atom, core.Var)]
         self.results = {self._storage[value] for value in self._results}
-        self._around.update(self.results)
+        self._boundary.update(self.results)
         self._remove_unread()
         self._merge_products()
 
@@ -185,10 +185,10 @@ class _Program:
         return [made, filters]
 
     def _by_group(self, equation: Any, read: list[int]) -> list[int]:
-        """Return the inputs of a product of ragged groups. XLA has a copy of them for each group, with zeros elsewhere.
+        """Return the inputs of a product of ragged groups. XLA copies them for each group, with zeros elsewhere.
 
-        If the groups are contracted, a batched product reads these copies of both inputs. Otherwise a product reads
-        those of its left input, transposed, so that it sums over the groups, too.
+        If the groups are contracted, a batched product reads the copies of both inputs. Otherwise a product reads the
+        copies of its left input, transposed, so that it also sums over the groups.
         """
         left, right, sizes = read
         numbers = equation.params["ragged_dot_dimension_numbers"]
@@ -205,7 +205,7 @@ class _Program:
         return [transposed, right]
 
     def _masked(self, value: int, sizes: int, num_groups: int) -> int:
-        """Return the value that has a copy of another one for each group. The forward and backward passes share it."""
+        """Return a value that holds a copy of another one for each group. The forward and backward passes share it."""
         key = (self._storage[value], self._storage[sizes])
         if key not in self._masks:
             self._masks[key] = made = self._value(num_groups * self.sizes[value])
@@ -226,7 +226,7 @@ class _Program:
             own[var] = self._value(_size(var)) if value is None else value
             if value is None:
                 constants[var] = own[var]
-        self._around.update(constants.values())
+        self._boundary.update(constants.values())
         self._add(inner, own)
         for var, atom in zip(equation.outvars, inner.outvars, strict=True):
             known[var] = own[atom] if isinstance(atom, core.Var) else self._value(_size(var))
@@ -268,7 +268,7 @@ class _Program:
     def _epilogue(self, product: _Operation, readers: Mapping[int, Mapping[int, _Operation]]) -> _Operation | None:
         """Return the elementwise operation that alone reads a product, if one kernel computes both; otherwise None."""
         value = self._storage[product.made[0]]
-        if value in self._around or len(readers[value]) != 1:
+        if value in self._boundary or len(readers[value]) != 1:
             return None
         (reader,) = readers[value].values()
         is_convolution = product.has_convolution or product.name == _CONVOLUTION
@@ -309,7 +309,7 @@ class _Program:
 
     def _written(self) -> set[int]:
         """Return the values in memory. An epilogue of a product reads a broadcast value without an array of it."""
-        written = set(self._around)
+        written = set(self._boundary)
         broadcast: set[int] = set()
         for operation in self.operations:
             made = {self._storage[value] for value in operation.made}
@@ -328,7 +328,7 @@ class _Program:
         change = [0] * (len(order) + 1)
         for start, kernel in enumerate(order):
             for value in kernel.made:
-                if value in self._around:
+                if value in self._boundary:
                     continue
                 stop = last.get(value, start)
                 change[start] += self.sizes[value]
@@ -344,7 +344,7 @@ class _Program:
         is_updated = reader.name in _UPDATES and value == self._storage[reader.read[0]]
         may_overwrite = is_updated or reader.is_elementwise or (bool(reader.factors) and value not in reader.factors)
         return may_overwrite and any(
-            self.sizes[made] == self.sizes[value] for made in reader.made if self._storage[made] not in self._around
+            self.sizes[made] == self.sizes[value] for made in reader.made if self._storage[made] not in self._boundary
         )
 
 

@@ -26,8 +26,8 @@ from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, with
 from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
 from memprof.sources.jax.tracing import jit_adapter
 
-_MAX_TRIES = 4  # axes that may be those of the examples
-_LEAST_SHARE = 0.1  # of what is made whole: so much is made in parts
+_MAX_TRIES = 4  # candidate axes of the examples
+_LEAST_SHARE = 0.1  # of the bytes made whole: at least this much is made in parts
 _NUM_AXES = 2  # the examples lie along the first or the second axis
 
 
@@ -121,7 +121,7 @@ class _Accumulated:
         return tries[reasons.index("")]
 
     def _refusal(self, division: Division) -> str:
-        """Return the reason why a division is of no use; empty if there is none."""
+        """Return why a division is useless; empty if it is useful."""
         state, loss = division.results[0], self._jaxpr.outvars[0]
         if state is Total.LATER:
             return division.reasons[loss]
@@ -192,7 +192,7 @@ class _Accumulated:
 
 
 def _example_axes(variables: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the axes that may be those of the examples, with their lengths: first the one of the most bytes."""
+    """Return candidate axes of the examples and their lengths; for each axis, the length with the most bytes first."""
     sizes: dict[tuple[int, int], int] = {}
     for axis in range(_NUM_AXES):
         for var in variables:

@@ -22,12 +22,12 @@ from memprof.sources.jax.checkpointing.evaluation import (
 )
 from memprof.sources.jax.tracing.flops import flops_of
 
-_KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+_XLA_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 _TENSOR_CORES = {"f32": "tf32"}
 # The speeds of an H100, for targets with unknown speeds. Only their ratio matters.
 _OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
 # XLA fuses elementwise operations into the kernels that read them, so their results are rarely written to memory.
-_FUSED = 0.1
+_FUSED_COST = 0.1
 
 
 def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int = 1, with_inputs: bool = False) -> Block:
@@ -35,8 +35,8 @@ def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int =
 
     Args:
         speeds: the speeds of the target, or None if they are unknown.
-        num_devices: the devices that share the block's work; the sizes and times are those of one device.
-        with_inputs: whether the arrays that a scan carries into the block come first, as operations.
+        num_devices: number of devices that share the block's work; sizes and times are for one device.
+        with_inputs: whether arrays that a scan carries into the block are listed first, as operations.
     """
     closed = program.closed
 
@@ -89,14 +89,14 @@ def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: 
         signature=signature_of(equation.primitive, avals, equation.params),
         inputs=inputs,
         size_bytes=size_bytes,
-        seconds=flops / _peak(avals, speeds) if flops else _FUSED * size_bytes / _bandwidth(speeds),
+        seconds=flops / _peak(avals, speeds) if flops else _FUSED_COST * size_bytes / _bandwidth(speeds),
         is_needed=is_needed,
     )
 
 
 def _peak(avals: list[Any], speeds: Speeds | None) -> float:
     peaks: Mapping[str, float] = {} if speeds is None else speeds.operations_per_second
-    kind = _KINDS.get(str(avals[0].dtype), "") if avals else ""
+    kind = _XLA_DTYPES.get(str(avals[0].dtype), "") if avals else ""
     return peaks.get(_TENSOR_CORES.get(kind, kind)) or peaks.get(kind) or _OPERATIONS_PER_SECOND
 
 

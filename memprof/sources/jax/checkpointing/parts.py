@@ -1,4 +1,4 @@
-"""Functions with some of their equations computed in another way, also within their scans and checkpoints."""
+"""Replace some equations of a function, including those within its scans and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Part:
     """Equations of a function, and another way to compute them.
 
     Attributes:
-        own: the numbers of the equations that it replaces.
+        own: the indices of the equations that it replaces.
         reads: the variables from outside that it reads.
-        evaluate: stores its results among the known values, which hold what it reads.
+        evaluate: computes its results from the known values, and stores them there.
     """
 
     own: frozenset[int]
@@ -33,22 +33,22 @@ class Part:
     evaluate: Callable[[core.Jaxpr, dict[Any, Any]], None]
 
 
-# The parts of a function without jits. No two share an equation.
+# Finds the parts of a function without jits. No two share an equation.
 Find = Callable[[core.Jaxpr, Constants], Sequence[Part]]
 
 
 @contextmanager
 def with_parts(find: Find) -> Iterator[None]:
     """Replace the parts of all functions that are differentiated within a `with` block."""
-    with differentiated_as(lambda closed: _function(closed, find, Constants())):
+    with differentiated_as(lambda closed: _replaced_function(closed, find, Constants())):
         yield
 
 
-def _function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given: Sequence[Any] = ()) -> Flat:
+def _replaced_function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given: Sequence[Any] = ()) -> Flat:
     """Return a function that evaluates a jaxpr with its parts replaced, including those of its scans and checkpoints.
 
     Args:
-        given: the variables outside that are its first inputs.
+        given: the outer variables passed as its first inputs.
     """
     closed = without_jits(closed)
     jaxpr = closed.jaxpr
@@ -62,18 +62,18 @@ def _function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given:
         known.update(zip(jaxpr.invars, args, strict=True))
         pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_part]
         while pending:  # the inputs of a part may be made after its first equation
-            late: list[int] = []
+            deferred: list[int] = []
             for number in pending:
                 part = first.get(number)
                 read = jaxpr.eqns[number].invars if part is None else part.reads
                 if any(isinstance(atom, core.Var) and atom not in known for atom in read):
-                    late.append(number)
+                    deferred.append(number)
                 elif part is None:
                     _evaluate(jaxpr.eqns[number], known, find, constants)
                 else:
                     part.evaluate(jaxpr, known)
-            assert len(late) < len(pending), "a part reads a value made from its own result"
-            pending = late
+            assert len(deferred) < len(pending), "a part reads a value made from its own result"
+            pending = deferred
         return [value_of(atom, known) for atom in jaxpr.outvars]
 
     return evaluate
@@ -84,10 +84,12 @@ def _evaluate(equation: Any, known: dict[Any, Any], find: Find, constants: Const
     if name == "scan":
         body = params["jaxpr"]
         num_consts, _ = scan_layout(equation)
-        changed = jax.make_jaxpr(_function(body, find, constants, equation.invars[:num_consts]))(*body.in_avals)
+        changed = jax.make_jaxpr(_replaced_function(body, find, constants, equation.invars[:num_consts]))(
+            *body.in_avals
+        )
         bind(equation, known, {**params, "jaxpr": changed})
     elif name in _CHECKPOINTS:
-        inner = _function(core.ClosedJaxpr(params["jaxpr"], ()), find, constants, equation.invars)
+        inner = _replaced_function(core.ClosedJaxpr(params["jaxpr"], ()), find, constants, equation.invars)
         again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
         results = again(*[value_of(atom, known) for atom in equation.invars])
         known.update(zip(equation.outvars, results, strict=True))

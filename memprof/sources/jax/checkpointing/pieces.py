@@ -63,11 +63,11 @@ class Piece:
         return split.reshape(*before, self.num_parts * width, *after)
 
     def once(self, value: Any) -> Any:
-        """Return the share of a whole value in a sum: the first part takes all of it."""
+        """Return the part's share of a whole value in a sum: all of it for the first part, zero for the others."""
         return jnp.where(self.index == 0, value, jnp.zeros_like(value))
 
     def taken(self, value: Any, has: State, wanted: State) -> Any:
-        """Return a value in another state than it has: the part's rows of a whole array, or its share in a sum."""
+        """Convert a value to another state: the part's rows of a whole array, or its share in a sum."""
         if has == wanted:
             return value
         assert has is None, (has, wanted)

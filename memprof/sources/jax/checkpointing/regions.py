@@ -18,7 +18,7 @@ from jax.extend import core
 
 from memprof.sources.jax.checkpointing.rows import Axis, Rows, rows_behind, rows_of
 
-_LARGER = 2  # how many times larger the first product must be than its operand with the rows
+_MIN_EXPANSION = 2  # how many times larger the first product must be than its operand with the rows
 _SOFTMAX = "exp"
 _PRODUCT = "dot_general"
 
@@ -35,7 +35,7 @@ class Region:
     """Some equations of a function.
 
     Attributes:
-        numbers: the numbers of the equations in the function.
+        numbers: the indices of the equations in the function.
         own: equations that make or read a large array. The others are also evaluated outside the region if their
             results are read there.
         rows: the row axes of each equation.
@@ -66,7 +66,7 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     taken: set[int] = set()
     products = [number for number, each in enumerate(jaxpr.eqns) if each.primitive.name == _PRODUCT]
     for number in sorted(products, key=lambda number: -_size(jaxpr.eqns[number].outvars[0])):
-        for rows in () if number in taken else _expanding(jaxpr.eqns[number]):
+        for rows in () if number in taken else _possible_rows(jaxpr.eqns[number]):
             region = _Growth(graph, number, rows).region()
             if region is not None and not taken.intersection(region.own):
                 taken.update(region.own)
@@ -75,14 +75,14 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     return sorted(found, key=lambda each: each.numbers)
 
 
-def _expanding(equation: Any) -> Iterator[Rows]:
+def _possible_rows(equation: Any) -> Iterator[Rows]:
     """Yield the possible row axes of a product, starting with the last axis of its first operand."""
     for side, atom in enumerate(equation.invars):
         for axis in reversed(range(atom.aval.ndim)):
             (contracted, batch) = equation.params["dimension_numbers"]
             length = atom.aval.shape[axis]
             is_free = axis not in (*contracted[side], *batch[side])
-            if is_free and length > 1 and _size(equation.outvars[0]) >= _LARGER * _size(atom):
+            if is_free and length > 1 and _size(equation.outvars[0]) >= _MIN_EXPANSION * _size(atom):
                 rows = rows_of(equation, (axis, None) if side == 0 else (None, axis), length)
                 if rows is not None:
                     yield rows
@@ -130,7 +130,7 @@ class _Growth:
         self._add(self.first, self.of_first)
         try:
             for number in range(self.first + 1, len(self.graph.equations)):
-                self._look_at(number)
+                self._visit(number)
             own = frozenset(self.rows)
             inputs = self._inputs()
         except _MixedRowsError:
@@ -151,7 +151,7 @@ class _Growth:
             large_bytes=_size(self._product) * self._product.aval.dtype.itemsize,
         )
 
-    def _look_at(self, number: int) -> None:
+    def _visit(self, number: int) -> None:
         equation = self.graph.equations[number]
         read = [atom for atom in equation.invars if isinstance(atom, core.Var)]
         if any(atom in self.axes and self._is_large(atom) for atom in read):
@@ -204,7 +204,7 @@ class _Growth:
         return list(found)
 
     def _is_large(self, var: Any) -> bool:
-        return _LARGER * _size(var) >= _size(self._product)
+        return _MIN_EXPANSION * _size(var) >= _size(self._product)
 
     def _is_read_outside(self, var: Any) -> bool:
         return var in self.graph.results or any(number not in self.rows for number in self.graph.readers[var])

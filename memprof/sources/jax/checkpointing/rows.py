@@ -1,4 +1,4 @@
-"""Row axes through an operation: the axis of the rows in its results, and in its other inputs.
+"""Follow row axes through an operation, from one input to its results and its other inputs.
 
 An operation treats the rows along an axis separately if a part of the rows can be computed without the others:
 
@@ -61,15 +61,15 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     name = equation.primitive.name
     if name in _ELEMENTWISE:
         return _elementwise(equation, axes)
-    if len(axes) == 1 and axes[0] is not None and (of_one := _OF_ONE_INPUT.get(name)) is not None:
+    if len(axes) == 1 and axes[0] is not None and (of_one := _UNARY_RULES.get(name)) is not None:
         return of_one(equation, axes[0], num_rows)
-    rule = _OF_SEVERAL_INPUTS.get(name)
+    rule = _NARY_RULES.get(name)
     return None if rule is None else rule(equation, axes)
 
 
 def is_known(name: str) -> bool:
     """Whether there is a rule for an operation, although it may mix the rows."""
-    return name in _ELEMENTWISE or name in _OF_ONE_INPUT or name in _OF_SEVERAL_INPUTS
+    return name in _ELEMENTWISE or name in _UNARY_RULES or name in _NARY_RULES
 
 
 def rows_behind(equation: Any, axis: int) -> Rows | None:
@@ -113,7 +113,7 @@ def _sum(equation: Any, axis: int, num_rows: int) -> Rows | None:
 
 
 def _along(name: str) -> Callable[[Any, Sequence[Axis]], Rows | None]:
-    """Return the rule of an operation along one axis of all its inputs; this parameter holds the axis."""
+    """Return the rule of an operation along one axis of all its inputs, which the parameter `name` holds."""
 
     def rule(equation: Any, axes: Sequence[Axis]) -> Rows | None:
         found = {axis for axis in axes if axis is not None}
@@ -212,8 +212,8 @@ def _window(equation: Any, axis: int, num_rows: int) -> Rows | None:
     return Rows(inputs=(axis,), result=axis) if is_one and not any(params["padding"][axis]) else None
 
 
-def _except(name: str) -> Callable[[Any, int, int], Rows | None]:
-    """Return the rule of an operation along all axes but some; this parameter holds the axis or axes without rows."""
+def _unless_along(name: str) -> Callable[[Any, int, int], Rows | None]:
+    """Return the rule of an operation that mixes entries only along the axis or axes in the parameter `name`."""
 
     def rule(equation: Any, axis: int, num_rows: int) -> Rows | None:
         along = equation.params[name]
@@ -281,22 +281,22 @@ def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
     return Rows(inputs=(axis,), result=axis, sizes=("limit_indices", axis))
 
 
-_OF_ONE_INPUT: dict[str, Callable[[Any, int, int], Rows | None]] = {
+_UNARY_RULES: dict[str, Callable[[Any, int, int], Rows | None]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(("reduce_window_max", "reduce_window_min", "reduce_window_sum"), _window),
     "broadcast_in_dim": _broadcast,
     "reduce_sum": _sum,
     "reshape": _reshape,
-    "rev": _except("dimensions"),
+    "rev": _unless_along("dimensions"),
     "slice": _slice,
-    "split": _except("axis"),
+    "split": _unless_along("axis"),
     "squeeze": _squeeze,
     "tile": _tile,
-    "top_k": _except("axis"),
+    "top_k": _unless_along("axis"),
     "transpose": _transpose,
     "unstack": _unstack,
 }
-_OF_SEVERAL_INPUTS: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
+_NARY_RULES: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
     **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
     "concatenate": _along("dimension"),
     "conv_general_dilated": _convolution,

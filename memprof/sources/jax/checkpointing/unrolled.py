@@ -1,4 +1,4 @@
-"""The state of layers, such as a KV cache, as one array for each layer, and loops over layers without a loop.
+"""Hold layer state, such as a KV cache, as one array per layer, and unroll the scans over layers.
 
 A scan that reads and writes one array of all layers makes XLA hold the array twice. If the layers run one after
 another, each updates its own array in place.
@@ -91,22 +91,22 @@ def unrolled(step: Callable[..., Any]) -> Callable[..., Any]:
 
     These scans are evaluated one layer after another.
     """
-    return reevaluated(step, _evaluated, is_leaf=_is_layers, whole=stacked)
+    return reevaluated(step, _evaluate_unrolled, is_leaf=_is_layers, whole=stacked)
 
 
-def _evaluated(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+def _evaluate_unrolled(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     jaxpr = closed.jaxpr
-    in_parts = {var: arg.arrays for var, arg in zip(jaxpr.invars, args, strict=True) if _is_layers(arg)}
-    kinds = {(var.aval.shape, var.aval.dtype) for var in in_parts}
+    layer_arrays = {var: arg.arrays for var, arg in zip(jaxpr.invars, args, strict=True) if _is_layers(arg)}
+    kinds = {(var.aval.shape, var.aval.dtype) for var in layer_arrays}
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     known.update((var, stacked(arg)) for var, arg in zip(jaxpr.invars, args, strict=True))
     layers: dict[Any, Layers] = {}
     for equation in jaxpr.eqns:
         read = {atom for atom in equation.invars if isinstance(atom, core.Var)}
-        if equation.primitive.name != "scan" or not in_parts.keys() & read:
+        if equation.primitive.name != "scan" or not layer_arrays.keys() & read:
             bind(equation, known, equation.params)
             continue
-        carry, made = _one_after_another(equation, known, in_parts)
+        carry, made = _unrolled_scan(equation, known, layer_arrays)
         num_carried = len(carry)
         known.update(zip(equation.outvars, [*carry, *map(jnp.stack, made)], strict=True))
         rows = zip(equation.outvars[num_carried:], made, strict=True)
@@ -117,8 +117,8 @@ def _evaluated(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _one_after_another(
-    equation: Any, known: dict[Any, Any], in_parts: dict[Any, Sequence[Any]]
+def _unrolled_scan(
+    equation: Any, known: dict[Any, Any], layer_arrays: dict[Any, Sequence[Any]]
 ) -> tuple[list[Any], list[list[Any]]]:
     """Evaluate a scan without a loop. Return its carry, and a list of iterations for each stacked result."""
     num_consts, num_carried = jit_adapter.scan_layout(equation)
@@ -126,7 +126,7 @@ def _one_after_another(
     values = [value_of(atom, known) for atom in equation.invars]
     consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
     rows = [
-        in_parts[atom] if atom in in_parts else value_of(atom, known)
+        layer_arrays[atom] if atom in layer_arrays else value_of(atom, known)
         for atom in equation.invars[num_consts + num_carried :]
     ]
     numbers = range(int(params["length"]))
