@@ -14,7 +14,6 @@ from memprof.studies.advice.step_kind import MADE_IN_PASSES, is_inference
 from memprof.studies.advice.what_if import MAX_SAVED_IN_HALF, Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF_DTYPES = ("bf16", "f16")
 _MIN_NARROW_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
 # Last parts of the names of operations that have no 16-bit form.

@@ -31,7 +31,6 @@ CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lo
 _MANY_LAYERS = 4
 _MAX_FUNCTIONS = 5  # that replace the layers or are added to them; each takes one or two traces
 _MAX_ADDED = 2  # functions
-_CHECKPOINTS = frozenset({"remat", "remat2", "checkpoint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +300,7 @@ def _traced(spec: StepSpec, target: Target) -> tuple[_Traced, list[core.ClosedJa
 
 def _checkpoints_in(jaxpr: core.Jaxpr) -> Iterable[Any]:
     for each in jaxpr.eqns:
-        if each.primitive.name in _CHECKPOINTS:
+        if each.primitive.name in jit_adapter.CHECKPOINTS:
             yield each
         for inner in core.jaxprs_in_params(each.params):
             yield from _checkpoints_in(inner)

@@ -382,8 +382,8 @@ def _checkpoint(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
 
 def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     """Return the action of a function with a custom JVP: both are divided."""
-    floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
-    if not all(map(_is_float, equation.outvars)):
+    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
+    if not all(map(is_float, equation.outvars)):
         raise UndividedError(f"{named(equation)} returns integers")
 
     def whole(*values: Any) -> list[Any]:
@@ -423,9 +423,9 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Actio
 
 def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
     """Return the action of a function with a custom VJP: both passes are divided."""
-    floats = [number for number, atom in enumerate(equation.invars) if _is_float(atom)]
+    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
     num_results = len(equation.outvars)
-    if not all(map(_is_float, equation.outvars)):
+    if not all(map(is_float, equation.outvars)):
         raise UndividedError(f"{named(equation)} returns integers")
     structure: Any = None
 
@@ -485,8 +485,9 @@ def _shape(atom: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
-def _is_float(atom: Any) -> bool:
-    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
+def is_float(atom: Any) -> bool:
+    """Whether an atom has a dtype that can be differentiated."""
+    return bool(jnp.issubdtype(atom.aval.dtype, jnp.inexact))
 
 
 def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,6 @@ from memprof.sources.jax.tracing import jit_adapter
 Flat = Callable[..., list[Any]]
 Policy = Callable[..., Any]
 _TO_HOST = Offloadable(src="device", dst="pinned_host")
-_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
           "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
 
@@ -34,7 +33,7 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return the same function with its jits inlined; its checkpoints stay."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
-        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+        return None if equation.primitive.name in jit_adapter.CHECKPOINTS else _inlined(equation, values, rule)
 
     return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
 
@@ -43,8 +42,8 @@ def without_checkpoints(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return the same function with its checkpoints, and the jits that contain some, inlined; other jits stay."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
-        has_checkpoints = equation.primitive.name in _CHECKPOINTS or any(
-            each.primitive.name in _CHECKPOINTS
+        has_checkpoints = equation.primitive.name in jit_adapter.CHECKPOINTS or any(
+            each.primitive.name in jit_adapter.CHECKPOINTS
             for inner in core.jaxprs_in_params(equation.params)
             for each in jit_adapter.all_equations(inner)
         )
@@ -59,7 +58,7 @@ def without_rules(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
         if equation.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
             return evaluated(equation.params["call_jaxpr"], values, rule)
-        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+        return None if equation.primitive.name in jit_adapter.CHECKPOINTS else _inlined(equation, values, rule)
 
     return jax.make_jaxpr(lambda *args: evaluated(closed, args, rule))(*closed.in_avals)
 

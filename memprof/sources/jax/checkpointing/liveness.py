@@ -25,12 +25,12 @@ import jax
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.greedy_order import Kernel, greedy_order
+from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS
 
 _CALLS = frozenset(
     "checkpoint closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr jit pjit remat remat2"
     .split()
 )  # fmt: skip
-_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _LOOPS = frozenset({"cond", "scan", "shard_map", "while"})
 _RENAMING = frozenset(
     "copy expand_dims name optimization_barrier reduce_precision reshape sharding_constraint squeeze stop_gradient"
@@ -214,7 +214,7 @@ class _Program:
 
     def _add_call(self, equation: Any, inner: core.Jaxpr, known: dict[Any, int]) -> None:
         given = [known.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
-        if equation.primitive.name in _CHECKPOINTS and equation.params.get("differentiated"):
+        if equation.primitive.name in CHECKPOINTS and equation.params.get("differentiated"):
             read = [value for value in given if value is not None]
             made = [self._renamed(value) for value in read]
             self.operations.append(_Operation(name=_BARRIER, read=read, made=made))

@@ -21,7 +21,14 @@ from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import Differentiated, differentiated_by
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.division import Division, UndividedError, evaluated_whole, named, needed
+from memprof.sources.jax.checkpointing.division import (
+    Division,
+    UndividedError,
+    evaluated_whole,
+    is_float,
+    named,
+    needed,
+)
 from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_jits
 from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
 from memprof.sources.jax.tracing import jit_adapter
@@ -91,7 +98,7 @@ class _Accumulated:
             if not jit_adapter.has_no_side_effects(equation):
                 raise UndividedError(f"{named(equation)} has side effects")
         self._closed, self._vjp = closed, function.vjp
-        self._floats = [number for number, var in enumerate(jaxpr.invars) if _is_float(var)]
+        self._floats = [number for number, var in enumerate(jaxpr.invars) if is_float(var)]
         self.num_examples, self._states, self._division = self._divided()
         num_parts = max(each for each in range(1, rewrite.number + 1) if self.num_examples % each == 0)
         if num_parts == 1:
@@ -104,7 +111,7 @@ class _Accumulated:
     def _divided(self) -> tuple[int, list[State], Division]:
         """Return the number of examples, the states of the constants and inputs, and the division."""
         jaxpr = self._jaxpr
-        fixed = {*jaxpr.constvars, *(var for var in jaxpr.invars if not _is_float(var))}
+        fixed = {*jaxpr.constvars, *(var for var in jaxpr.invars if not is_float(var))}
         constants = Constants()
         constants.add(self._closed)
         tries: list[tuple[int, list[State], Division]] = []
@@ -204,10 +211,6 @@ def _example_axes(variables: Sequence[Any]) -> list[tuple[int, int]]:
 
 def _length(var: Any, axis: int) -> int | None:
     return var.aval.shape[axis] if axis < var.aval.ndim else None
-
-
-def _is_float(var: Any) -> bool:
-    return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
 
 
 def _sum_dtype(dtype: Any) -> Any:

@@ -13,9 +13,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.apply import differentiated_as
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
-from memprof.sources.jax.tracing.jit_adapter import scan_layout
-
-_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
+from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, scan_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,7 @@ def _evaluate(equation: Any, known: dict[Any, Any], find: Find, constants: Const
             *body.in_avals
         )
         bind(equation, known, {**params, "jaxpr": changed})
-    elif name in _CHECKPOINTS:
+    elif name in CHECKPOINTS:
         inner = _replaced_function(core.ClosedJaxpr(params["jaxpr"], ()), find, constants, equation.invars)
         again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
         results = again(*[value_of(atom, known) for atom in equation.invars])

@@ -30,6 +30,7 @@ _DOES_NOT_DIVIDE = re.compile(
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # the attribute of a framework's jit that holds its `jax.jit`
+CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})  # names that the primitive of `jax.checkpoint` has had
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 _PMAP = "jax._src.pmap"
 _MAX_FRAMES = 40  # between a call of a framework's jit and the call of its inner `jax.jit`
