@@ -138,9 +138,9 @@ def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], No
             return
         if not _arrived:
             _arrived.append(_Signalled(exit_code))
-            # Python drops an exception that is raised while an object is deleted or garbage is collected.
-            signal.signal(signal.SIGALRM, handle)
-            signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
+            if sys.platform != "win32":  # Python drops an exception that is raised while it deletes an object
+                signal.signal(signal.SIGALRM, handle)
+                signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS, _REPEAT_SECONDS)
         raise _arrived[0]
 
     return handle
@@ -157,6 +157,7 @@ def _is_unwinding() -> bool:
 
 
 def _ignore_signals() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -83,9 +83,14 @@ def end_all_of(work_folder: Path) -> None:
     worker dies with the supervisor.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
-    while (found := _processes_of(work_folder)) and time.monotonic() < end:
-        _kill(found)
-        time.sleep(_PAUSE_SECONDS)
+    num_empty = 0
+    # One search can miss both a process that has just ended and the process that it has started meanwhile.
+    while num_empty < 2 and time.monotonic() < end:
+        found = _processes_of(work_folder)
+        num_empty = 0 if found else num_empty + 1
+        if found:
+            _kill(found)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def receive(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int]]:
