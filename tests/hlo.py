@@ -38,6 +38,7 @@ _JAX_DTYPES = {
     "f64": "float64",
     "f32": "float32",
     "bf16": "bfloat16",
+    "s8": "int8",
     "s32": "int32",
     "u32": "uint32",
     "u8": "uint8",

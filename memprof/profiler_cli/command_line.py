@@ -150,7 +150,7 @@ def _is_unwinding() -> bool:
     """Whether the interrupted code handles a signal: it is in a `finally` or `except` block, or in `__exit__`."""
     handled = sys.exception()
     while handled is not None:
-        if handled in _arrived:
+        if any(handled is each for each in _arrived):
             return True
         handled = handled.__context__
     return False

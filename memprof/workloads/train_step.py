@@ -131,6 +131,11 @@ class Trainer:
         shardings = self._layout.of_state(jax.eval_shape(self._init_state))
         return self._placed(jax.jit(self._init_state, out_shardings=shardings)())
 
+    def state_of(self, params: Params) -> TrainState:
+        """Return a new state around given parameters, for example those of another configuration."""
+        state = self._state(params)
+        return self._placed(state if self._layout is None else jax.device_put(state, self._layout.of_state(state)))
+
     def _placed(self, state: TrainState) -> TrainState:
         if not self.config.offload_optimizer:
             return state

@@ -162,6 +162,10 @@ class CachingAllocator:
         self._merge(block)
         block.pool.insert(block)
 
+    def block_bytes(self, name: Hashable) -> int:
+        """Return the size of a live tensor's block; 0 for an empty storage."""
+        return self._blocks[name].size_bytes if name in self._blocks else 0
+
     def empty_cache(self) -> None:
         """Release all unused memory that can be released (`torch.cuda.empty_cache`)."""
         for pool in self._pools:

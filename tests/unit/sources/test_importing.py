@@ -93,7 +93,7 @@ def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
 
 def test_a_cache_is_known_by_the_names_that_libraries_give_it(dump: Path) -> None:
     step = Step()
-    cache = {"past_key_values['h']['cached_key']": f32(2, 8), "kv_cache[0]": f32(2, 8), "caches[0].k": f32(2, 8)}
+    cache = {"past_key_values['h']['cached_key']": f32(2, 8), "kv_cache[0]": f32(2, 8), "caches[0].k": array("s8", 16)}
     levels = {"past_key_values['h']['cache_index']": array("s32"), "caches[0].levels": array("s32", 2)}
     names, shapes = zip(*cache.items(), *levels.items(), strict=True)
     arguments = [step.argument(name, Role.KV_CACHE, shape) for name, shape in zip(names, shapes, strict=True)]

@@ -271,8 +271,8 @@ def _with_stated_role(leaf: _Leaf, given: Mapping[str, Role], roles_by_key: Mapp
         if leaf.has_name
         else None
     )
-    # The fill level of a cache, or one for each sequence.
-    is_level = not leaf.array.shape or (len(leaf.array.shape) == 1 and not leaf.is_float)
+    # The fill level of a cache, or one for each sequence. Quantised caches have 8 bits or fewer.
+    is_level = not leaf.array.shape or (len(leaf.array.shape) == 1 and leaf.array.dtype in ("int32", "int64"))
     role = Role.OTHER_STATE if said is Role.KV_CACHE and is_level else said
     if prefix is not None:
         role = given[prefix]
