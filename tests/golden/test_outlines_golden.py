@@ -292,6 +292,15 @@ def plan_around_functions() -> CheckpointPlan:
     return replace(found, points=found.points[:3], functions=tuple(functions), has_blocks=False, is_loop=False)
 
 
+def plan_in_groups() -> CheckpointPlan:
+    """Return the plan of a scan that only fits with its iterations in groups."""
+    found = plan(budget_bytes=2000, best=2)
+    nothing = found.points[1]
+    grouped = replace(nothing, checkpoints=Checkpoints(kept=frozenset(), group_size=34), footprint_bytes=1500)
+    places = ("body at rollout.py:12",)
+    return replace(found, points=(*found.points[:2], grouped), best=grouped, places=places)
+
+
 def unchanged_plan() -> CheckpointPlan:
     """Return the plan of a step that fits unchanged, so only the unchanged step was compiled."""
     found = plan(budget_bytes=9000, best=0)
@@ -457,6 +466,7 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan": lambda: plan_document(plan(budget_bytes=6100, best=3)),
     "plan_of_a_loop": lambda: plan_document(plan(budget_bytes=6000, best=2)),
     "plan_around_functions": lambda: plan_document(plan_around_functions()),
+    "plan_in_groups": lambda: plan_document(plan_in_groups()),
     "plan_fits": lambda: plan_document(unchanged_plan()),
     "plan_fits_in_a_scan": lambda: plan_document(replace(unchanged_plan(), is_loop=True)),
     "plan_fits_but_is_slow": lambda: plan_document(slow_plan()),

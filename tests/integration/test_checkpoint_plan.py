@@ -249,6 +249,48 @@ def test_the_turns_of_a_scan_have_two_policies_where_one_leaves_a_part_of_the_bu
     assert by_hand.report.recomputed_flops == plan.best.recomputed_flops
 
 
+_ROLLOUT = """
+import jax, jax.numpy as jnp, memprof
+
+def body(state, force):
+    state = jnp.sin(state + 0.01 * force)
+    return state, jnp.mean(state ** 2)
+
+def step(force, state, scan=jax.lax.scan):
+    return jax.grad(lambda force: jnp.sum(scan(body, state, force)[1]))(force)
+
+S = jax.ShapeDtypeStruct
+args = S((256, 1), jnp.float32), S((64, 1024), jnp.float32)
+
+def step_spec():
+    return memprof.StepSpec(step, args, workload="rollout")
+"""
+
+
+def test_a_long_scan_is_planned_in_groups_of_iterations(memprof: Command) -> None:
+    """256 iterations carry 256 KiB each: 64 MiB. In groups of 16 they keep 16, and 16 of one group: 8 MiB."""
+    (memprof.folder / "rollout.py").write_text(_ROLLOUT)
+    command = ("plan", "rollout.py:step_spec", "--target", "cpu", "--allow", "none", "--format", "json")
+    ended = memprof(*command, "--memory", "16MiB")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["footprint_bytes"] <= found["budget_bytes"] == 16 * 2**20
+    names: dict[str, Any] = {}
+    exec(_ROLLOUT, names)
+    exec(found["code"], pasted := dict[str, Any]())
+    by_hand = package.profile(partial(names["step"], scan=pasted["scan_in_groups"]), *names["args"], target="cpu")
+    assert by_hand.footprint_bytes == found["footprint_bytes"]
+    plan = package.plan(names["step"], *names["args"], memory="16MiB", target="cpu", allow="none")
+    assert plan.best is not None
+    assert plan.best.is_in_groups
+    args = [jnp.full(each.shape, 0.1) for each in names["args"]]
+    changed = jax.jit(package.apply(plan)(names["step"]))
+    np.testing.assert_allclose(changed(*args), jax.jit(names["step"])(*args), rtol=1e-5)
+    text = memprof(*command[:-2], "--memory", "1MiB")
+    assert text.returncode == 1
+    assert "in groups of 16" in text.stdout
+
+
 @pytest.mark.with_one_jax
 def test_allowed_changes_come_before_checkpoints() -> None:
     """The logits are nearly all of the step: without them it fits, and the layers keep what they keep."""

@@ -49,10 +49,12 @@ class Block:
     Attributes:
         operations: the operations that the backward pass needs, and their inputs; makers before users.
         count: the number of runs of the block in a step.
+        carried_bytes: the size of the inputs that a scan carries from one run to the next.
     """
 
     operations: tuple[Operation, ...]
     count: int
+    carried_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +66,15 @@ class Checkpoints:
         offloaded: the operations whose results wait in host memory for the backward pass.
         num_first: the number of these blocks; None means all.
         kept_by_rest: the operations saved by the remaining blocks; None if those have no checkpoint.
+        group_size: the number of iterations of a scan that share another checkpoint, which saves only the inputs of the
+            first one; None means that there are no groups.
     """
 
     kept: frozenset[Signature]
     offloaded: frozenset[Signature] = frozenset()
     num_first: int | None = None
     kept_by_rest: frozenset[Signature] | None = None
+    group_size: int | None = None
 
     def kept_by(self, number: int) -> frozenset[Signature] | None:
         """Return the operations that the block with this number saves; None if it has no checkpoint."""

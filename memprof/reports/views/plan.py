@@ -127,7 +127,7 @@ def _points(plan: CheckpointPlan) -> Table:
         has_size = point.checkpoints is not None and point.kept_bytes and point.name != NOTHING_KEPT
         size = f" ({format_bytes(point.kept_bytes)})" if has_size else ""
         parts = f" in {point.num_parts} parts" if point.num_parts > 1 else ""
-        return f"{point.name}{parts}{size}{_mixture(plan, point)}"
+        return f"{point.name}{parts}{size}{_mixture(plan, point)}{_groups(point)}"
 
     offloading: list[Field[PlanPoint]] = [
         number("on the host", lambda point: format_bytes(point.host_bytes) if point.is_offloading else ""),
@@ -167,3 +167,10 @@ def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
         return ""
     rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another policy"
     return f", {rest} around the last {plan.num_blocks - point.checkpoints.num_first}"
+
+
+def _groups(point: PlanPoint) -> str:
+    """Describe a scan in groups of iterations."""
+    if point.checkpoints is None or point.checkpoints.group_size is None:
+        return ""
+    return f", in groups of {point.checkpoints.group_size}"

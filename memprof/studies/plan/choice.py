@@ -46,6 +46,7 @@ class Choice:
         repeated_seconds: recomputation time at the target's peak speeds.
         waiting_seconds: time of host transfers that no kernel hides.
         num_first: how many first blocks make this choice; the others have no checkpoint. None means all.
+        group_size: the number of iterations of a scan that share another checkpoint; None: there are no groups.
     """
 
     kept: frozenset[Signature]
@@ -55,11 +56,14 @@ class Choice:
     offloaded_bytes: int = 0
     waiting_seconds: float = 0.0
     num_first: int | None = None
+    group_size: int | None = None
 
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that make this choice."""
-        return Checkpoints(kept=self.kept, offloaded=self.offloaded, num_first=self.num_first)
+        return Checkpoints(
+            kept=self.kept, offloaded=self.offloaded, num_first=self.num_first, group_size=self.group_size
+        )
 
 
 def cheapest_choice(
@@ -231,7 +235,10 @@ def notable_repeats(blocks: Sequence[Block], checkpoints: Checkpoints) -> Counte
     """Count the collectives and random numbers that are recomputed with these checkpoints, by primitive."""
     found: Counter[str] = Counter()
     for block in blocks:
-        for operation in _stored_and_repeated(block, checkpoints.kept | checkpoints.offloaded)[1]:
+        repeated = _stored_and_repeated(block, checkpoints.kept | checkpoints.offloaded)[1]
+        if checkpoints.group_size is not None and block.count >= 2 * checkpoints.group_size:
+            repeated += _stored_and_repeated(block, ())[1]
+        for operation in repeated:
             if operation.signature.primitive in _NOTABLE:
                 found[operation.signature.primitive] += block.count
     return found

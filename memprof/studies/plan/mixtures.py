@@ -32,13 +32,14 @@ class Mixture:
 def mixtures(points: Sequence[PlanPoint], time: StepTime, *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
     """Return the mixtures of two points whose interpolated footprint is within a budget, fastest first.
 
-    Points that offload results are left out: a scan in two parts would copy the arrays in host memory.
+    Points that offload results are left out: a scan in two parts would copy the arrays in host memory. So are scans in
+    groups of iterations.
     """
     return sorted(_mixtures(points, time, num_blocks, budget_bytes), key=lambda each: each.seconds)
 
 
 def _mixtures(points: Sequence[PlanPoint], time: StepTime, num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
-    points = [each for each in points if each.checkpoints is None or not each.checkpoints.offloaded]
+    points = [each for each in points if not each.is_offloading and not each.is_in_groups]
     for low in points:
         spare_bytes = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
         for high in points:

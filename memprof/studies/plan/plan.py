@@ -53,6 +53,11 @@ class PlanPoint:
         """Whether results are offloaded to host memory."""
         return self.checkpoints is not None and bool(self.checkpoints.offloaded)
 
+    @property
+    def is_in_groups(self) -> bool:
+        """Whether scans are in groups of iterations."""
+        return self.checkpoints is not None and self.checkpoints.group_size is not None
+
 
 def ranking_seconds(points: Iterable[PlanPoint]) -> Callable[[PlanPoint], float]:
     """Return the function that ranks these points by time.
@@ -132,7 +137,8 @@ class CheckpointPlan:
         changes = [each.code for each in self.changes]
         if self.checkpoints is None:
             return pasteable(*changes)
-        is_uniform = self.checkpoints.num_first is None and not self.checkpoints.offloaded
+        is_in_parts = self.checkpoints.num_first is not None or self.checkpoints.group_size is not None
+        is_uniform = not is_in_parts and not self.checkpoints.offloaded
         if self.functions and (not self.has_blocks or (self.is_loop and is_uniform)):
             code = code_of_functions(self.checkpoints, self.functions, replaces_others=self.has_blocks)
             return pasteable(*changes, code)

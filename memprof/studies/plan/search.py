@@ -2,8 +2,9 @@
 
 The unchanged step is compiled first. If it fits, the plan changes nothing. Otherwise at most four compiles follow: one
 that keeps no results, then candidates. Candidates are choices of several sizes and JAX's built-in policies, with
-checkpoints around all blocks or all but the last ones. Each is traced, and earlier compiles correct the estimate of its
-footprint. Only a compile shows the footprint, so the plan is the best compiled step within the budget.
+checkpoints around all blocks or all but the last ones. If a scan does not fit even when it keeps nothing, they are
+choices with its iterations in groups. Each is traced, and earlier compiles correct the estimate of its footprint. Only a
+compile shows the footprint, so the plan is the best compiled step within the budget.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
+from memprof.studies.changes.checkpoint_places import CLEARLY
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import best_within, built_in_policies
 from memprof.studies.plan.choice import Choice, choice_of, notable_repeats
@@ -175,6 +177,8 @@ class _Search:
         """
         self._max_points = len(self.points) + _MAX_COMPILES
         self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
+        if self.smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
+            return
         self._try_candidates(budget_bytes, self._max_points - 1 if self.step.is_loop else len(self.points) + 1)
         if self.step.is_of_layers and self.step.is_loop:
             self._try_mixture(budget_bytes)
@@ -184,6 +188,36 @@ class _Search:
         self._try_candidates(
             budget_bytes, min(self._max_points, len(self.points) + 1) if is_storing_measured else self._max_points
         )
+
+    def _try_groups(self, budget_bytes: int) -> bool:
+        """Compile scans in groups of iterations, fastest first, until one fits. Return whether one does.
+
+        If none is predicted to fit, the smallest is compiled, to show how far groups go.
+        """
+        choices = self.step.in_groups()
+        for share in (1 - _MARGIN, 1 + _DOUBT):
+            for each in choices:
+                is_left = len(self.points) < self._max_points and self.step.known(each) is None
+                if is_left and self.step.predicted(each.checkpoints) <= share * budget_bytes:
+                    self._compile_in_groups(each)
+                    if self.smallest_bytes <= budget_bytes:
+                        return True
+        if not any(point.is_in_groups for point in self.points):
+            self._compile_smallest_in_groups(choices)
+        return self.smallest_bytes <= budget_bytes
+
+    def _compile_in_groups(self, choice: Choice) -> None:
+        self._compile_choice(CHOSEN if choice.kept else NOTHING_KEPT, choice)
+
+    def _compile_smallest_in_groups(self, choices: Sequence[Choice]) -> None:
+        """Compile the choice in groups with the smallest prediction, if that is clearly below all footprints so far."""
+
+        def predicted(choice: Choice) -> int:
+            return self.step.predicted(choice.checkpoints)
+
+        smallest = min(choices, key=predicted, default=None)
+        if smallest is not None and predicted(smallest) <= CLEARLY * self.smallest_bytes:
+            self._compile_in_groups(smallest)
 
     def _try_candidates(self, budget_bytes: int, limit: int) -> None:
         self._candidates = self._found_candidates()
@@ -367,6 +401,7 @@ class _Search:
             self._compile_choice(name, choice_of(self.step.blocks, kept))
         for share in _CURVE_SHARES if self._compiler.host_bandwidth is None else (0.0, *_CURVE_SHARES):
             self._compile_choice(CHOSEN, self.step.fastest(int(share * everything.size_bytes), StepTime()))
+        self._compile_smallest_in_groups(self.step.in_groups())
 
     def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""

@@ -28,10 +28,12 @@ from memprof.studies.changes.checkpoint_places import CLEARLY, best_place
 from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.functions import blocks_of_functions, checkpointed_functions
+from memprof.studies.plan.groups import in_groups
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 from memprof.studies.plan.times import StepTime, step_time
 
+_SHARES_IN_GROUPS = (1.0, 0.5, 0.2, 0.0)  # of all that could be kept: the choices for iterations in groups
 _SAME = 1e-3  # relative difference up to which two choices share a compile
 
 
@@ -139,14 +141,28 @@ class ChangedStep:
             num_first=self.num_blocks - number,
         )
 
+    def in_groups(self) -> list[Choice]:
+        """Return choices with the scans in groups of iterations, fastest first; empty if groups save nothing."""
+        if not (self.is_loop and self.has_blocks) or self.compiler.host_bandwidth is not None:
+            return []
+        everything, time = self.everything().size_bytes, self.time
+        seconds: dict[Choice, float] = {}
+        for share in _SHARES_IN_GROUPS:
+            choice = self.fastest(int(share * everything), StepTime())
+            grouped = in_groups(self.blocks, choice)
+            if grouped is not None:  # the results of all groups are stored, if not at once
+                seconds[grouped] = time.of(replace(choice, repeated_seconds=grouped.repeated_seconds))
+        return sorted(seconds, key=lambda each: seconds[each])
+
     def known(self, choice: Choice) -> PlanPoint | None:
         """Return the compile of a choice or of a practically equal one; None if it is not compiled yet."""
 
         def is_same(point: PlanPoint) -> bool:
-            if point.checkpoints is None or point.checkpoints.num_first != choice.num_first:
+            if point.checkpoints is None:
                 return False
             return (
-                point.checkpoints.offloaded == choice.offloaded
+                (point.checkpoints.num_first, point.checkpoints.group_size) == (choice.num_first, choice.group_size)
+                and point.checkpoints.offloaded == choice.offloaded
                 and isclose(point.kept_bytes, choice.size_bytes, rel_tol=_SAME, abs_tol=1.0)
                 and isclose(point.repeated_seconds, choice.repeated_seconds, rel_tol=_SAME)
             )

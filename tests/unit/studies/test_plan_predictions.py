@@ -78,3 +78,14 @@ def test_an_estimate_whose_differences_are_unlike_the_arguments_and_results_coun
     first, second = 1 / 20**2, 1 / (200**2 + 20**2)
     predicted = (first * (600 + 500) + second * (800 + 100)) / (first + second)
     assert _predicted(_kept(), (600, 800), compiled, around_bytes=500) == round(predicted)
+
+
+def test_one_group_of_iterations_at_a_time_keeps_its_results() -> None:
+    """One of four iterations in a group: a quarter of all 700 bytes, so 175 from nothing, and 525 from everything.
+
+    Both compiles are extremes: no checkpoint, and nothing kept. So 420 bytes are added to each.
+    """
+    as_it_is, nothing = _compiled(None, 2000, 1200), _compiled(_kept(), 1000, 300)
+    grouped = Checkpoints(kept=frozenset(_SIZES), group_size=1)
+    assert _predicted(grouped, (500,), as_it_is, nothing) == round(500 + _mean((800, 525 + 420), (700, 175 + 420)))
+    assert _predicted(Checkpoints(kept=frozenset(), group_size=2), (500,), as_it_is, nothing) == 500 + 700

@@ -12,6 +12,7 @@ from jax.extend import core
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
 from memprof.sources.jax.checkpointing.blocks import Repeated, differentiated_loops, find_repeated, is_loop
+from memprof.sources.jax.checkpointing.scan_in_groups import scan_in_groups
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
@@ -131,8 +132,11 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
             equation = jaxpr.eqns[place]
             if repeated is None and is_loop(equation):
                 num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
+                size = checkpoints.group_size if isinstance(checkpoints, Checkpoints) else None
                 if offloaded:
                     bind(equation, known, _checkpointed_loop(equation, in_loops, offloaded))
+                elif size is not None:
+                    _run_loop_in_groups(equation, known, in_loops, size)
                 else:
                     _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
             else:
@@ -206,6 +210,27 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     if is_reversed:
         parts.reverse()
     stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
+    known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
+
+
+def _run_loop_in_groups(equation: Any, known: dict[Any, Any], policy: Policy, size: int) -> None:
+    """Evaluate a scan with a checkpointed body, with another checkpoint around each group of iterations."""
+    params = _checkpointed_loop(equation, policy)
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
+    values = [value_of(atom, known) for atom in equation.invars]
+    consts, carry, rows = (
+        values[:num_consts],
+        values[num_consts : num_consts + num_carried],
+        values[num_consts + num_carried :],
+    )
+
+    def body(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = as_function(params["jaxpr"])(*consts, *carry, *row)
+        return results[:num_carried], results[num_carried:]
+
+    options = {"length": int(params["length"]), "reverse": params["reverse"], "unroll": params["unroll"]}
+    with jit_adapter.name_of(equation):
+        carry, stacked = scan_in_groups(body, carry, rows, size=size, **options)
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
 
 

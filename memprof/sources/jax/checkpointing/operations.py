@@ -71,7 +71,8 @@ def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int =
         replace(each, size_bytes=each.size_bytes // num_devices, seconds=each.seconds / num_devices)
         for each in map(operation_at, place)
     )
-    return Block(operations=operations, count=program.count)
+    carried_bytes = made_bytes([traced.jaxpr.invars[place] for place in program.carried])
+    return Block(operations=operations, count=program.count, carried_bytes=carried_bytes // num_devices)
 
 
 def _input(var: core.Var, is_needed: bool) -> Operation:
