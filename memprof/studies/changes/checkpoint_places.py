@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -78,127 +78,162 @@ class _Traced:
 
 def best_place(spec: StepSpec, target: Target) -> Place | None:
     """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode."""
-    before, differentiated_functions = _traced(spec, target)
-    functions = [without_calls(closed) for closed in differentiated_functions]
+    places = _Places(spec, target)
+    functions = [without_calls(closed) for closed in places.differentiated]
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
     changed = [closed for closed in functions if not layers or layers_of(closed)]
     num_blocks = sum(block.count for closed in changed for block in blocks_of(closed))
     if not num_blocks:
         return None
-    best = _place_of_layers(spec, target, before, layers, num_blocks)
+    best = places.of_layers(layers, num_blocks)
     large = {each.key: each for closed in functions for each in large_functions(closed)}
     known_layers = [] if best.written is None else layers
     others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
-    places = [place for each in others if (place := _place_of_functions(spec, target, before, [each])) is not None]
-    places.sort(key=lambda place: place.peak_bytes)
+    found = [place for each in others if (place := places.of_functions([each])) is not None]
+    found.sort(key=lambda place: place.peak_bytes)
 
     def extended(place: Place) -> Place:
-        """Add functions to a place, each time the one that lowers the estimate most."""
-        found = place
+        """Add functions to a place, each time one that lowers the estimate most.
+
+        A call within another checkpoint is computed twice more, so of similar places, the one with fewest of these.
+        """
         for _ in range(_MAX_ADDED):
-            wider = [(*found.layers, *each.layers) for each in places if not {*each.layers} & {*found.layers}]
-            tried = [_place_of_functions(spec, target, before, each) for each in wider if not _are_nested(each, large)]
-            lowest = min(filter(None, tried), key=lambda each: each.peak_bytes, default=found)
-            if lowest.peak_bytes > CLEARLY * found.peak_bytes:
+            wider = [(*place.layers, *each.layers) for each in found if not {*each.layers} & {*place.layers}]
+            tried = [places.of_functions(each) for each in wider if not _are_nested(each, large)]
+            lower = [each for each in tried if each is not None and each.peak_bytes <= CLEARLY * place.peak_bytes]
+            if not lower:
                 break
-            found = lowest
-        return found
+            lowest = min(each.peak_bytes for each in lower)
+            similar = (each for each in lower if CLEARLY * each.peak_bytes <= lowest)
+            place = min(similar, key=lambda each: (each.num_nested, each.peak_bytes))
+        return place
 
     with_layers = best if best.written is None else extended(best)
-    if not places or places[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
+    if not found or found[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
         return with_layers
-    without_layers = extended(places[0])
+    without_layers = extended(found[0])
     return without_layers if without_layers.peak_bytes <= CLEARLY * with_layers.peak_bytes else with_layers
 
 
-def _place_of_layers(
-    spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], num_blocks: int
-) -> Place:
-    is_single_block = num_blocks == 1 and not any(layer.is_loop for layer in layers)
-    least = sum(1 if layer.is_loop else layer.count for layer in layers)
-    with around_blocks(layers, "nothing_saveable"):
-        around_all, _ = _traced(spec, target)
-    for functions in _from_innermost(layers):
-        found = _effective_code(spec, target, before, functions, least)
-        if found is None or CLEARLY * found[1].peak_bytes > around_all.peak_bytes:
-            continue
-        written, after = found
-        num_calls = max(after.num_differentiated - before.num_differentiated, 1)
-        # They make more than the blocks, such as layers of another model.
-        makes_more = after.peak_bytes <= CLEARLY * around_all.peak_bytes
+class _Places:
+    """Places for the checkpoints of a step. Each takes a trace of the step, and is traced only once.
+
+    Attributes:
+        before: the step without new checkpoints.
+        differentiated: the functions that it differentiates.
+    """
+
+    def __init__(self, spec: StepSpec, target: Target) -> None:
+        self._spec, self._target = spec, target
+        self.before, self.differentiated = self._traced()
+        self._around: dict[tuple[tuple[str, str], ...], tuple[tuple[Written, ...], _Traced] | None] = {}
+
+    def of_layers(self, layers: Sequence[Layer], num_blocks: int) -> Place:
+        """Return the place around the layers."""
+        is_single_block = num_blocks == 1 and not any(layer.is_loop for layer in layers)
+        least = sum(1 if layer.is_loop else layer.count for layer in layers)
+        with around_blocks(layers, "nothing_saveable"):
+            around_all, _ = self._traced()
+        for functions in _from_innermost(layers):
+            found = self._around_functions(functions, least)
+            if found is None or CLEARLY * found[1].peak_bytes > around_all.peak_bytes:
+                continue
+            # They make more than the blocks, such as layers of another model.
+            makes_more = found[1].peak_bytes <= CLEARLY * around_all.peak_bytes
+            place = self._place(functions, *found)
+            num_calls = max(place.num_blocks, 1)
+            return replace(
+                place,
+                has_blocks=not makes_more and (num_calls == 1 or not is_single_block),
+                is_repeated=not is_single_block,
+                num_blocks=num_calls if is_single_block or makes_more else num_blocks,
+            )
+        return Place(
+            layers=tuple(layers),
+            written=None,
+            has_blocks=True,
+            is_repeated=True,
+            num_blocks=num_blocks,
+            num_idle=0,
+            num_nested=0,
+            peak_bytes=around_all.peak_bytes,
+        )
+
+    def of_functions(self, functions: Sequence[Layer]) -> Place | None:
+        """Return the place around some functions; None if no code puts a differentiated checkpoint there."""
+        found = self._around_functions(functions, len(functions))
+        place = None if found is None else self._place(functions, *found)
+        return None if place is None or place.num_blocks < 1 else place
+
+    def _place(self, functions: Sequence[Layer], written: tuple[Written, ...], after: _Traced) -> Place:
+        before = self.before
         return Place(
             layers=tuple(functions),
             written=written,
-            has_blocks=not makes_more and (num_calls == 1 or not is_single_block),
-            is_repeated=not is_single_block,
-            num_blocks=num_calls if is_single_block or makes_more else num_blocks,
+            has_blocks=False,
+            is_repeated=False,
+            num_blocks=after.num_differentiated - before.num_differentiated,
             num_idle=after.num_idle - before.num_idle,
             num_nested=after.num_nested - before.num_nested,
             peak_bytes=after.peak_bytes,
         )
-    return Place(
-        layers=tuple(layers),
-        written=None,
-        has_blocks=True,
-        is_repeated=True,
-        num_blocks=num_blocks,
-        num_idle=0,
-        num_nested=0,
-        peak_bytes=around_all.peak_bytes,
-    )
+
+    def _around_functions(self, functions: Sequence[Layer], least: int) -> tuple[tuple[Written, ...], _Traced] | None:
+        """Return the code that takes effect in the user's program, and the step traced with it.
+
+        Args:
+            least: minimum number of checkpoints that the code must add. It excludes a single checkpoint around all
+                layers.
+
+        Returns:
+            None if a function cannot be assigned from outside, or no form takes effect.
+        """
+        key = tuple(each.key for each in functions)
+        if key not in self._around:
+            self._around[key] = self._in_effective_form(functions)
+        found = self._around[key]
+        has_all = found is not None and found[1].num_inside >= self.before.num_inside + least
+        return found if has_all else None
+
+    def _in_effective_form(self, functions: Sequence[Layer]) -> tuple[tuple[Written, ...], _Traced] | None:
+        """Return the first form of the code that adds a checkpoint."""
+        found = [(layer, find_bound(layer.name, layer.file)) for layer in functions]
+        if not found or any(bound is None for _, bound in found):
+            return None
+        forms = [
+            tuple(_written(layer, bound, number) for layer, bound in found if bound is not None) for number in range(2)
+        ]
+        for code, written in {code_of(each, ""): each for each in forms}.items():  # a function may have only one form
+            try:
+                with pasted_anew(code, [each.bound for each in written]):
+                    after, _ = self._traced()
+            except Exception:  # raised by the user's code with ours in it
+                continue
+            if after.num_inside > self.before.num_inside:
+                return written, after
+        return None
+
+    def _traced(self) -> tuple[_Traced, list[core.ClosedJaxpr]]:
+        """Trace the step; also return the functions that it differentiates."""
+        with differentiated() as functions:
+            jaxpr = traced_jaxpr(self._spec, self._target).jaxpr
+        inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
+        num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
+        differentiated_flags = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
+        traced = _Traced(
+            num_inside=len(inside),
+            num_nested=num_nested,
+            num_idle=differentiated_flags.count(False) - num_nested,  # nested ones are differentiated later
+            num_differentiated=differentiated_flags.count(True),
+            peak_bytes=min(estimated_peaks(jaxpr)),
+        )
+        return traced, functions
 
 
 def _from_innermost(layers: Sequence[Layer]) -> Iterator[list[Layer]]:
     """Yield the functions of layers, then their callers: the innermost function may not contain the whole layer."""
     for depth in range(max((len(each.around) for each in layers), default=-1) + 1):
         yield [(each, *each.around)[min(depth, len(each.around))] for each in layers]
-
-
-def _place_of_functions(spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer]) -> Place | None:
-    """Return the place around some functions; None if no code puts a differentiated checkpoint there."""
-    found = _effective_code(spec, target, before, layers, len(layers))
-    if found is None:
-        return None
-    written, after = found
-    num_blocks = after.num_differentiated - before.num_differentiated
-    if num_blocks < 1:
-        return None
-    return Place(
-        layers=tuple(layers),
-        written=written,
-        has_blocks=False,
-        is_repeated=False,
-        num_blocks=num_blocks,
-        num_idle=after.num_idle - before.num_idle,
-        num_nested=after.num_nested - before.num_nested,
-        peak_bytes=after.peak_bytes,
-    )
-
-
-def _effective_code(
-    spec: StepSpec, target: Target, before: _Traced, layers: Sequence[Layer], least: int
-) -> tuple[tuple[Written, ...], _Traced] | None:
-    """Return the code that takes effect in the user's program, and the step traced with it.
-
-    Args:
-        least: minimum number of checkpoints that the code must add. It excludes a single checkpoint around all layers.
-
-    Returns:
-        None if a function cannot be assigned from outside, or no form takes effect.
-    """
-    found = [(layer, find_bound(layer.name, layer.file)) for layer in layers]
-    if not found or any(bound is None for _, bound in found):
-        return None
-    for number in range(2):
-        written = tuple(_written(layer, bound, number) for layer, bound in found if bound is not None)
-        try:
-            with pasted_anew(code_of(written, ""), [each.bound for each in written]):
-                after, _ = _traced(spec, target)
-        except Exception:  # raised by the user's code with ours in it
-            continue
-        if after.num_inside >= before.num_inside + least:
-            return written, after
-    return None
 
 
 def _written(layer: Layer, bound: Bound, number: int) -> Written:
@@ -279,23 +314,6 @@ def _are_nested(layers: Sequence[Layer], large: Mapping[tuple[str, str], Layer])
     """Whether one of some functions calls another."""
     callers = [large[each.key].callers for each in layers if each.key in large]
     return any(each.key in of_one for each in layers for of_one in callers)
-
-
-def _traced(spec: StepSpec, target: Target) -> tuple[_Traced, list[core.ClosedJaxpr]]:
-    """Trace a step; also return the functions that it differentiates."""
-    with differentiated() as functions:
-        jaxpr = traced_jaxpr(spec, target).jaxpr
-    inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
-    num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
-    differentiated_flags = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
-    traced = _Traced(
-        num_inside=len(inside),
-        num_nested=num_nested,
-        num_idle=differentiated_flags.count(False) - num_nested,  # nested ones are differentiated later
-        num_differentiated=differentiated_flags.count(True),
-        peak_bytes=min(estimated_peaks(jaxpr)),
-    )
-    return traced, functions
 
 
 def _checkpoints_in(jaxpr: core.Jaxpr) -> Iterable[Any]:

@@ -2,8 +2,8 @@
 
 The unchanged step is compiled first. If it fits, the plan changes nothing. Otherwise at most four compiles follow: one
 that keeps no results, then candidates. Candidates are choices of several sizes and JAX's built-in policies, with
-checkpoints around all blocks or all but the last ones. If a scan does not fit even when it keeps nothing, they are
-choices with its iterations in groups. Each is traced, and earlier compiles correct the estimate of its footprint. Only a
+checkpoints around all blocks or all but the last ones. If a scan does not fit even when it keeps nothing, its
+iterations go into groups. Each candidate is traced, and earlier compiles correct the estimate of its footprint. Only a
 compile shows the footprint, so the plan is the best compiled step within the budget.
 """
 

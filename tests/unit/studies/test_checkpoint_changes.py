@@ -432,9 +432,9 @@ def test_a_function_that_is_called_once_has_a_checkpoint_if_it_makes_much(tmp_pa
 def test_functions_within_and_around_many_layers_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     monkeypatch.setattr(
-        checkpoint_places,
-        "_place_of_functions",
-        lambda spec, target, before, layers: tried.extend(each.name for each in layers),
+        checkpoint_places._Places,
+        "of_functions",
+        lambda self, functions: tried.extend(each.name for each in functions),
     )
     change = Program(_MANY_LAYERS, tmp_path).changes()["recompute_nothing"]
     assert change.evidence.endswith("4 layers; block (train.py:8)")
@@ -450,9 +450,9 @@ def test_a_function_within_the_layers_is_tried_if_it_makes_much_beside_them(
     return jnp.mean(x)"""
     tried: list[list[str]] = []
     monkeypatch.setattr(
-        checkpoint_places,
-        "_place_of_functions",
-        lambda spec, target, before, layers: tried.append([each.name for each in layers]),
+        checkpoint_places._Places,
+        "of_functions",
+        lambda self, functions: tried.append([each.name for each in functions]),
     )
     Program(_MANY_LAYERS.replace("return jnp.mean(jnp.exp(x @ x.T) ** 2)", head), tmp_path).changes()
     assert ["part"] in tried

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -116,7 +117,8 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
     sizes: Counter[tuple[str, str]] = Counter()
     inner: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     lines: dict[tuple[str, str], int] = {}
-    for calls, size in _bytes_by_calls(closed.jaxpr):
+    bytes_by_calls = list(_bytes_by_calls(closed.jaxpr))
+    for calls, size in bytes_by_calls:
         chain: list[tuple[str, str]] = []
         for name, file, line in calls:
             function = (name, file)
@@ -127,7 +129,7 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
             chain.append(function)
             sizes[function] += size
             lines[function] = min(line, lines.get(function, line))
-    total = sum(size for _, size in _bytes_by_calls(closed.jaxpr))
+    total = sum(size for _, size in bytes_by_calls)
 
     def callers_of(function: tuple[str, str]) -> frozenset[tuple[str, str]]:
         least = _NEARLY_ALL * sizes[function]
@@ -220,6 +222,7 @@ def of_user(calls: _Calls) -> _Calls:
     return tuple(each for each in calls if not _is_of_framework(each[1]))
 
 
+@lru_cache
 def _is_of_framework(file: str) -> bool:
     path = Path(file)
     if path.is_relative_to(_OURS):
