@@ -1,13 +1,23 @@
-"""Points of a plan: JAX's built-in policies, the point of a compile, and the best point."""
+"""Candidates and points of a plan: JAX's built-in policies, the point of a compile, and the best point."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.analysis.records.device_family import HOST
 from memprof.analysis.records.report import Report
-from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, PlanPoint, ranking_seconds
+from memprof.studies.plan.choice import Choice
+from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, NOTHING_KEPT, PlanPoint, ranking_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A choice to consider for a compile."""
+
+    name: str
+    choice: Choice
 
 
 def signatures_of(blocks: Sequence[Block]) -> set[Signature]:
@@ -30,6 +40,12 @@ def best_within(points: Sequence[PlanPoint], budget_bytes: int) -> PlanPoint | N
         return (point.checkpoints is not None, seconds(point), point.recomputed_flops, point.footprint_bytes)
 
     return min((each for each in points if each.footprint_bytes <= budget_bytes), key=cost, default=None)
+
+
+def keeps_results(points: Sequence[PlanPoint], budget_bytes: int) -> bool:
+    """Whether a point fits a budget, and the best one keeps results."""
+    best = best_within(points, budget_bytes)
+    return best is not None and best.name != NOTHING_KEPT
 
 
 def point_of(

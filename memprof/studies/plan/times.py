@@ -7,8 +7,9 @@ earlier compiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from memprof.studies.plan.choice import Choice
 from memprof.studies.plan.plan import NOTHING_KEPT, RECOMPUTATION, PlanPoint, ranking_seconds
@@ -46,6 +47,10 @@ class StepTime:
             return bound
         stored_bytes = point.kept_bytes + (point.host_bytes if point.is_offloading else 0)
         return max(self._estimate(stored_bytes, point.repeated_seconds, point.waiting_seconds), bound)
+
+    def fewest(self, points: Iterable[PlanPoint], budget_bytes: int) -> float:
+        """Return the shortest time of a point within a budget, in seconds; infinity if no point fits."""
+        return min((self.of_point(each) for each in points if each.footprint_bytes <= budget_bytes), default=inf)
 
     def _estimate(self, stored_bytes: int, repeated_seconds: float, waiting_seconds: float) -> float:
         storing_seconds = self.seconds_per_byte * (stored_bytes - self.base_bytes)
