@@ -50,11 +50,21 @@ class Block:
         operations: the operations that the backward pass needs, and their inputs; makers before users.
         count: the number of runs of the block in a step.
         carried_bytes: the size of the inputs that a scan carries from one run to the next.
+        inner_count: for a scan within another scan, the number of iterations in one run of it; otherwise None.
     """
 
     operations: tuple[Operation, ...]
     count: int
     carried_bytes: int = 0
+    inner_count: int | None = None
+
+    def num_at_once(self, group_size: int | None) -> int:
+        """Return how many runs keep their results at the same time, if scans have groups of a size."""
+        if group_size is None:
+            return self.count
+        if self.inner_count is not None:
+            return self.inner_count
+        return group_size if self.count >= 2 * group_size else self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +77,7 @@ class Checkpoints:
         num_first: the number of these blocks; None means all.
         kept_by_rest: the operations saved by the remaining blocks; None if those have no checkpoint.
         group_size: the number of iterations of a scan that share another checkpoint, which saves only the inputs of the
-            first one; None means that there are no groups.
+            first one; None means that there are no groups. The groups of a scan within another scan are its runs.
     """
 
     kept: frozenset[Signature]

@@ -76,8 +76,12 @@ class _Traced:
     peak_bytes: int
 
 
-def best_place(spec: StepSpec, target: Target) -> Place | None:
-    """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode."""
+def best_place(spec: StepSpec, target: Target, *, enough_bytes: int = 0) -> Place | None:
+    """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode.
+
+    Args:
+        enough_bytes: the search ends at an estimate of at most this size: more checkpoints would recompute more.
+    """
     places = _Places(spec, target)
     functions = [without_calls(closed) for closed in places.differentiated]
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
@@ -86,6 +90,8 @@ def best_place(spec: StepSpec, target: Target) -> Place | None:
     if not num_blocks:
         return None
     best = places.of_layers(layers, num_blocks)
+    if best.peak_bytes <= enough_bytes:
+        return best
     large = {each.key: each for closed in functions for each in large_functions(closed)}
     known_layers = [] if best.written is None else layers
     others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
@@ -98,6 +104,8 @@ def best_place(spec: StepSpec, target: Target) -> Place | None:
         A call within another checkpoint is computed twice more, so of similar places, the one with fewest of these.
         """
         for _ in range(_MAX_ADDED):
+            if place.peak_bytes <= enough_bytes:
+                break
             wider = [(*place.layers, *each.layers) for each in found if not {*each.layers} & {*place.layers}]
             tried = [places.of_functions(each) for each in wider if not _are_nested(each, large)]
             lower = [each for each in tried if each is not None and each.peak_bytes <= CLEARLY * place.peak_bytes]
@@ -109,7 +117,8 @@ def best_place(spec: StepSpec, target: Target) -> Place | None:
         return place
 
     with_layers = best if best.written is None else extended(best)
-    if not found or found[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
+    is_enough = with_layers.peak_bytes <= enough_bytes
+    if is_enough or not found or found[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
         return with_layers
     without_layers = extended(found[0])
     return without_layers if without_layers.peak_bytes <= CLEARLY * with_layers.peak_bytes else with_layers

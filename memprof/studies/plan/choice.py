@@ -236,7 +236,7 @@ def notable_repeats(blocks: Sequence[Block], checkpoints: Checkpoints) -> Counte
     found: Counter[str] = Counter()
     for block in blocks:
         repeated = _stored_and_repeated(block, checkpoints.kept | checkpoints.offloaded)[1]
-        if checkpoints.group_size is not None and block.count >= 2 * checkpoints.group_size:
+        if block.num_at_once(checkpoints.group_size) < block.count:
             repeated += _stored_and_repeated(block, ())[1]
         for operation in repeated:
             if operation.signature.primitive in _NOTABLE:

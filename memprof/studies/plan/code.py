@@ -90,6 +90,9 @@ def scan_in_groups(body, init, xs=None, length=None, reverse=False, **options):
 # Call scan_in_groups in place of jax.lax.scan for {bodies}, without any checkpoint that is there.
 # For a scan of a framework (nn.scan, nnx.scan, hk.scan), use memprof.apply(plan), with the plan of memprof.plan.
 """
+_OUTER_LOOP = """# The same for the body of the scan around it, without a policy:
+outer_body = jax.checkpoint(outer_body, prevent_cse=False)
+"""
 _TWO_LOOPS = """# The scan in two parts: the first {num_first} layers, then the rest. It scans over `layers`:
 #   x, _ = jax.lax.scan(first_body, x, jax.tree.map(lambda each: each[:{num_first}], layers))
 #   x, _ = jax.lax.scan(rest_body, x, jax.tree.map(lambda each: each[{num_first}:], layers))
@@ -99,11 +102,12 @@ _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse
 """
 
 
-def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = ()) -> str:
+def code_of(checkpoints: Checkpoints, *, is_loop: bool, is_nested: bool = False, places: Sequence[str] = ()) -> str:
     """Return code that defines the checkpoint policies and puts them around the blocks.
 
     Args:
         is_loop: whether the blocks are bodies of scans.
+        is_nested: whether these scans are within other scans.
         places: the functions that compute the blocks, with files and lines, if known.
     """
     named = "".join(f"{each}, " for each in places)
@@ -112,6 +116,8 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, places: Sequence[str] = 
     if checkpoints.offloaded:
         return _offloading_code(checkpoints, body)
     policies = _policy(POLICY, "KEPT", checkpoints.kept)
+    if checkpoints.group_size is not None and is_nested:
+        return f"{_HEAD}{policies}{_LOOPS.format(body=body)}{_OUTER_LOOP}"
     if checkpoints.group_size is not None:
         return f"{_HEAD_OF_GROUPS}{policies}{_grouped_scan_code(checkpoints.group_size, places)}"
     if is_loop and checkpoints.num_first is not None:

@@ -26,8 +26,8 @@ def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
     size = _best_size(max(blocks, key=lambda each: each.count * each.carried_bytes), choice.kept)
     if size is None:
         return None
-    at_once = [replace(each, count=size if each.count >= 2 * size else each.count) for each in blocks]
-    grouped = [each for each in blocks if each.count >= 2 * size]
+    grouped = [each for each in blocks if each.num_at_once(size) < each.count]
+    at_once = [replace(each, count=each.num_at_once(size)) for each in blocks]
     return replace(
         choice,
         size_bytes=choice_of(at_once, choice.kept).size_bytes,
@@ -39,8 +39,11 @@ def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
 def _best_size(block: Block, kept: frozenset[Signature]) -> int | None:
     """Return the g for which L / g carries, and the carries and results of g iterations, are smallest; None below 2.
 
-    A divisor of L is preferred, because iterations that are left over take a copy of the arrays that the scan reads.
+    A divisor of L is preferred, because iterations that are left over take a copy of the arrays that the scan reads. A
+    scan within another scan has groups already.
     """
+    if block.inner_count is not None:
+        return block.inner_count
     kept_bytes = choice_of([replace(block, count=1)], kept).size_bytes
     size = isqrt(block.count * block.carried_bytes // max(block.carried_bytes + kept_bytes, 1))
     if size < 2:

@@ -99,6 +99,7 @@ class CheckpointPlan:
         best: the unchanged step if it fits the budget, otherwise the fastest point that fits; None if no point does.
         num_blocks: number of checkpointed parts of the step.
         is_loop: whether these parts are the iterations of scans.
+        is_nested: whether these scans are within other scans.
         places: the functions that compute these parts, with files and lines, if known.
         functions: user functions to put the checkpoints around; empty if code can change no known function.
         has_blocks: whether these parts are the blocks of the step, not the calls of these functions.
@@ -118,6 +119,7 @@ class CheckpointPlan:
     places: tuple[str, ...] = ()
     functions: tuple[Written, ...] = ()
     has_blocks: bool = True
+    is_nested: bool = False
 
     @property
     def checkpoints(self) -> Checkpoints | None:
@@ -142,7 +144,8 @@ class CheckpointPlan:
         if self.functions and (not self.has_blocks or (self.is_loop and is_uniform)):
             code = code_of_functions(self.checkpoints, self.functions, replaces_others=self.has_blocks)
             return pasteable(*changes, code)
-        return pasteable(*changes, code_of(self.checkpoints, is_loop=self.is_loop, places=self.places))
+        code = code_of(self.checkpoints, is_loop=self.is_loop, is_nested=self.is_nested, places=self.places)
+        return pasteable(*changes, code)
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

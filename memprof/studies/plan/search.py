@@ -75,7 +75,7 @@ def plan_step(
         )
     needs_checkpoints = search.smallest_bytes > budget_bytes
     if (needs_checkpoints or with_curve) and not offload:
-        search.step = in_best_place(search.step)
+        search.step = in_best_place(search.step, 0 if with_curve else budget_bytes)
     if with_curve:
         search.compile_curve()
     if needs_checkpoints:
@@ -89,6 +89,7 @@ def plan_step(
         best=best,
         num_blocks=search.step.num_blocks,
         is_loop=search.step.is_loop,
+        is_nested=search.step.is_nested,
         changes=tuple(search.changes),
         places=search.step.places,
         functions=search.step.functions,
@@ -161,6 +162,8 @@ class _Search:
         """
         self._max_points = len(self.points) + _MAX_COMPILES
         self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
+        if self.smallest_bytes > budget_bytes:
+            self._leave_blocks()
         if self.smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
             return
         self._try_candidates(budget_bytes, self._max_points - 1 if self.step.is_loop else len(self.points) + 1)
@@ -172,6 +175,14 @@ class _Search:
         self._try_candidates(
             budget_bytes, min(self._max_points, len(self.points) + 1) if is_storing_measured else self._max_points
         )
+
+    def _leave_blocks(self) -> None:
+        """Put the checkpoints around user functions, if the blocks were estimated to fit, but do not."""
+        if not self.step.is_settled:
+            found = in_best_place(self.step, 0)
+            if found.functions != self.step.functions and not found.has_blocks:
+                self.step = found
+                self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
 
     def _try_groups(self, budget_bytes: int) -> bool:
         """Compile scans in groups of iterations, fastest first, until one fits. Return whether one does.

@@ -72,6 +72,7 @@ class ChangedStep:
         functions: user functions to put the checkpoints around; empty if no function that code can change computes
             exactly these parts.
         has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
+        is_settled: whether no other place for the checkpoints remains to be compared with these parts.
         waiting_seconds: lower bound on its wait for communication, without checkpoints.
         peaks: the estimated peaks of its traces, by checkpoints.
     """
@@ -86,6 +87,7 @@ class ChangedStep:
     waiting_seconds: float
     functions: tuple[Written, ...] = ()
     has_blocks: bool = True
+    is_settled: bool = True
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
 
@@ -97,7 +99,12 @@ class ChangedStep:
     @property
     def is_of_layers(self) -> bool:
         """Whether its blocks are equal layers in sequence."""
-        return self.has_blocks and len(self.blocks) == 1 and self.blocks[0].count > 1
+        return self.has_blocks and len(self.blocks) == 1 and self.blocks[0].count > 1 and not self.is_nested
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether its blocks are the iterations of scans within other scans."""
+        return any(block.inner_count is not None for block in self.blocks)
 
     def around(self, checkpoints: Checkpoints) -> AbstractContextManager[object]:
         """Return the context in which the step is traced with checkpoints."""
@@ -252,25 +259,33 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     )
 
 
-def in_best_place(step: ChangedStep) -> ChangedStep:
+def in_best_place(step: ChangedStep, budget_bytes: int) -> ChangedStep:
     """Return a step with its checkpoints around user functions, if they are a better place than its blocks.
 
     Traces decide, without a compile. An estimate barely below that of the unchanged step says nothing about a search
     around the blocks.
+
+    Args:
+        budget_bytes: the blocks are the place if checkpoints around them are estimated to fit.
     """
     if not step.has_user_functions:
         return step
     spec, target = step.spec, step.compiler.target
     step.compiler.progress("choosing")
-    place = best_place(spec, target)
+    unchanged_bytes, num_devices = min(step.peaks[None]), target.topology.num_devices
+    # Checkpoints are assumed to change the estimate and the footprint without arguments and results by the same factor.
+    share = (budget_bytes - step.around_bytes) / max(step.points[0].footprint_bytes - step.around_bytes, 1)
+    enough_bytes = int(num_devices * share * unchanged_bytes)
+    place = best_place(spec, target, enough_bytes=enough_bytes)
+    step = replace(step, is_settled=place is None or place.peak_bytes > enough_bytes)
     if place is None or place.written is None:
         return step
-    peak_bytes = place.peak_bytes // target.topology.num_devices
+    peak_bytes = place.peak_bytes // num_devices
     if place.has_blocks:
         keep_nothing = Checkpoints(kept=frozenset())
         step.predicted(keep_nothing)
         return replace(step, functions=place.written) if min(step.peaks[keep_nothing]) == peak_bytes else step
-    if peak_bytes > CLEARLY * min(step.peaks[None]):
+    if peak_bytes > CLEARLY * unchanged_bytes:
         return step
     blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes

@@ -392,3 +392,54 @@ def test_the_body_of_a_scan_is_found_if_another_function_has_traced_its_jits_bef
         jax.make_jaxpr(jax.grad(loss))(weights, _X)
     (layer,) = layers_of(functions[0])
     assert (layer.own_name, layer.count, layer.is_loop) == ("body", 3, True)
+
+
+def _rollout(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Three observations, with four steps between them: the scan of the steps is within that of the observations."""
+
+    def substep(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return jnp.sin(x @ weights), None
+
+    @jax.jit
+    def between(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(substep, x, None, length=4)[0]
+
+    def observed(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        x = between(x)
+        return x, jnp.sum(x)
+
+    return jnp.sum(jax.lax.scan(observed, x, None, length=3)[1])
+
+
+@pytest.mark.parametrize("group_size", [None, 4], ids=["without groups", "with groups"])
+def test_the_body_of_a_scan_within_a_scan_is_the_block(group_size: int | None) -> None:
+    """The carries of all 12 steps are kept, or with groups those of 3 observations and of the 4 steps of one."""
+    step, args = jax.grad(_rollout), (_WEIGHTS[0], _X)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    (block,) = blocks_of(functions[0])
+    assert (block.count, block.inner_count) == (12, 4)
+    assert [(each.name, each.count) for each in layers_of(functions[0])] == [("_rollout.<locals>.substep", 12)]
+    with checkpointed(Checkpoints(kept=frozenset(), group_size=group_size)):
+        traced = jax.make_jaxpr(step)(*args)
+        found = jax.jit(lambda *args: step(*args))(*args)
+    np.testing.assert_allclose(found, jax.jit(step)(*args), rtol=1e-5)
+    stacked = {var.aval.shape for each in traced.jaxpr.eqns for var in each.outvars if var.aval.shape[-2:] == (8, 16)}
+    assert ((3, 4, 8, 16) in stacked) == (group_size is None)
+    product = 2 * 8 * 16 * 16
+    flops = recomputed_flops(count_flops(traced))
+    assert flops == 12 * product * (1 if group_size is None else 2)
+
+
+def test_a_scan_beside_larger_operations_leaves_its_body_one_block() -> None:
+    """The inner scan makes 4 arrays of 8 by 16, and the body beside it an array of 8 by 1024."""
+
+    def observed(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        x = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, None, length=4)[0]
+        return x, jnp.sum(jnp.sin(x @ jnp.ones((16, 1024))))
+
+    step = jax.grad(lambda x: jnp.sum(jax.lax.scan(observed, x, None, length=3)[1]))
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(_X)
+    (block,) = blocks_of(functions[0])
+    assert (block.count, block.inner_count) == (3, None)

@@ -296,6 +296,18 @@ def test_the_code_of_a_mixture_says_which_layers_have_which_policy() -> None:
     assert "# Around the first layer; with" in code_of(Checkpoints(kept=kept, num_first=1), is_loop=False)
 
 
+def test_the_code_of_a_scan_within_a_scan_checkpoints_both_bodies_for_groups() -> None:
+    checkpoints = Checkpoints(kept=frozenset({_signature("tanh")}), group_size=4)
+    found: dict[str, object] = {"body": len, "outer_body": len}
+    code = code_of(checkpoints, is_loop=True, is_nested=True, places=["substep at ode.py:7"])
+    exec(code, found)
+    assert found["body"] is not len
+    assert found["outer_body"] is not len
+    assert "# Around substep at ode.py:7, the body of the scan, in place of any checkpoint that is there:" in code
+    alone = code_of(replace(checkpoints, group_size=None), is_loop=True, is_nested=True)
+    assert "outer_body" not in alone
+
+
 def test_the_code_of_a_plan_has_the_imports_of_all_its_changes_at_the_top() -> None:
     point = replace(_point(100, 1.0), checkpoints=Checkpoints(kept=frozenset({_signature("tanh")})))
     changes = (

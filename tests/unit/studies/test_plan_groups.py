@@ -43,6 +43,14 @@ def test_the_carries_of_groups_and_of_one_group_s_iterations_are_fewest(
     assert (None if found is None else found.group_size) == size
 
 
+def test_the_groups_of_a_scan_within_a_scan_are_its_runs() -> None:
+    """20 runs of 12 iterations: 12 keep 300 bytes each, and all 240 are computed once more, 3 seconds each."""
+    blocks = [replace(_scan(240), inner_count=12)]
+    found = in_groups(blocks, choice_of(blocks, {_UP}))
+    assert found is not None
+    assert (found.group_size, found.size_bytes, found.repeated_seconds) == (12, 12 * 300, 240 * 1.0 + 240 * 3.0)
+
+
 def test_only_one_group_keeps_results_at_a_time_and_all_are_computed_once_more() -> None:
     """Groups of 10: 10 iterations keep 300 bytes each, and 4 of a scan too short for groups.
 

@@ -70,7 +70,8 @@ class _Compiler:
         traced: labels of the traced steps.
         waited_seconds: the time that a step with offloaded results waits for them.
         seconds_per_byte: the time that each kept byte adds to a step.
-        place: the best place for checkpoints.
+        place: the best place for checkpoints; with several, the next one is the answer to the next question.
+        enough: the estimates that were enough, by question.
     """
 
     blocks: list[Block]
@@ -87,6 +88,7 @@ class _Compiler:
     waited_seconds: float = 0.0
     seconds_per_byte: float = 0.0
     place: Any = None
+    enough: list[int] = field(default_factory=list)
 
     @contextmanager
     def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
@@ -154,10 +156,11 @@ class _Compiler:
         capture.unpressed = capture
         return capture
 
-    def best_place(self, spec: Any, target: Any) -> Any:
+    def best_place(self, spec: Any, target: Any, *, enough_bytes: int) -> Any:
         """The best place, which takes traces: no step without functions of the user is asked for it."""
         assert self.place is not None
-        return self.place
+        self.enough.append(enough_bytes)
+        return self.place.pop(0) if isinstance(self.place, list) else self.place
 
     def plan(self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, **options: Any) -> CheckpointPlan:
         for name in ("checkpointed", "traced_jaxpr", "capture_of", "analyze"):
@@ -677,3 +680,24 @@ def test_functions_are_a_place_by_the_estimates_alone(
     assert len(plan.functions) == functions
     assert plan.has_blocks == (has_blocks or not functions)
     assert _rows(plan) == [_AS_IT_IS, _NOTHING_KEPT, ("chosen", 1500, 500, 7.0, 7)]
+
+
+def test_blocks_that_are_estimated_to_fit_are_the_place_unless_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the step's 2000 bytes, 990 are 49.5%, and so are 495 of its estimate of 1000. But 1000 of 2000 stay."""
+    blocks = SimpleNamespace(written=None, has_blocks=True, peak_bytes=495)
+    written = (SimpleNamespace(is_loop=False),)
+    functions = SimpleNamespace(written=written, has_blocks=False, peak_bytes=300)
+    compiler = _Compiler([_layers()], place=[blocks, functions])
+    plan = compiler.plan(monkeypatch, 990)
+    assert compiler.enough == [495, 0]
+    assert [row[:2] for row in _rows(plan)[:3]] == [("as it is", 2000), ("nothing kept", 1000), ("nothing kept", 1000)]
+    assert plan.functions == written
+    assert len(plan.points) <= 5
+    # What is above that is no reason to stop: all places have been compared.
+    blocks.peak_bytes = 496
+    compiler = _Compiler([_layers()], place=[blocks])
+    assert compiler.plan(monkeypatch, 990).functions == ()
+    assert compiler.enough == [495]
+    compiler = _Compiler([_layers()], place=[blocks])
+    compiler.plan(monkeypatch, 990, with_curve=True)
+    assert compiler.enough == [0]

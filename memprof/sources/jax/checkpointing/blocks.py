@@ -1,13 +1,14 @@
 """The blocks of a differentiated function: the parts that a plan puts checkpoints around.
 
 Blocks are the bodies of its scans, and its repetitions: the layers of a model, found as the same operations repeated on
-the same shapes. A function without either is one block. The backward pass goes only through operations that depend on
-the function's inputs, so the layers of a frozen model, which the function closes over, are not blocks.
+the same shapes. If the body of a scan consists of other scans, the bodies of these are blocks. A function without
+either is one block. The backward pass goes only through operations that depend on the function's inputs, so the layers
+of a frozen model, which the function closes over, are not blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -18,6 +19,10 @@ from jax.extend import core
 
 _MIN_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
 _NEAR_TIE = 0.95
+_NEARLY_ALL = 0.9  # of the bytes of a scan's body
+# Calls whose operations count as those of the caller, with the name of the parameter that holds them.
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+         "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
 # Of the largest repetition's bytes; one that makes less for the backward pass belongs to a frozen model.
 _MIN_PART_SHARE = 0.5
 
@@ -62,6 +67,62 @@ def differentiated_loops(jaxpr: core.Jaxpr) -> list[Any]:
     """Return the scans of a differentiated function whose bodies are blocks."""
     flags = differentiated_equations(jaxpr)
     return [each for each, is_reached in zip(jaxpr.eqns, flags, strict=True) if is_reached and is_loop(each)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLoop:
+    """A scan whose body is a block.
+
+    Attributes:
+        num_runs: how many times it runs: the iterations of the scans around it.
+    """
+
+    equation: Any
+    num_runs: int = 1
+
+    @property
+    def length(self) -> int:
+        """The number of iterations in one run."""
+        return int(self.equation.params["length"])
+
+
+def block_loops(jaxpr: core.Jaxpr) -> list[BlockLoop]:
+    """Return the scans of a differentiated function whose bodies are blocks: innermost ones."""
+
+    def within(loop: BlockLoop) -> list[BlockLoop]:
+        inner = inner_loops(loop.equation)
+        if not inner:
+            return [loop]
+        return [
+            found for each in inner for found in within(BlockLoop(equation=each, num_runs=loop.num_runs * loop.length))
+        ]
+
+    return [found for each in differentiated_loops(jaxpr) for found in within(BlockLoop(equation=each))]
+
+
+def inner_loops(loop: Any) -> list[Any]:
+    """Return the scans in the body of a scan, if they make nearly all of its bytes; otherwise nothing."""
+    body = loop.params["jaxpr"].jaxpr
+    found = [each for each in equations_in_calls(body) if is_loop(each) and any(map(_has_derivative, each.outvars))]
+    total = sum(_bytes_of_loop(each) for each in equations_in_calls(body))
+    return found if sum(map(_bytes_of_loop, found)) >= _NEARLY_ALL * max(total, 1) else []
+
+
+def equations_in_calls(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, with those of its calls in place of the calls. Scans and branches stay."""
+    for equation in jaxpr.eqns:
+        inner = list(core.jaxprs_in_params(equation.params))
+        if len(inner) == 1 and equation.primitive.name in CALLS:
+            yield from equations_in_calls(inner[0])
+        else:
+            yield equation
+
+
+def _bytes_of_loop(equation: Any) -> int:
+    """Return the bytes that an equation makes, with all iterations of a scan."""
+    if not is_loop(equation):
+        return made_bytes(equation.outvars)
+    return int(equation.params["length"]) * sum(map(_bytes_of_loop, equations_in_calls(equation.params["jaxpr"].jaxpr)))
 
 
 def _has_derivative(var: Any) -> bool:

@@ -11,15 +11,21 @@ from jax.ad_checkpoint import Offloadable, checkpoint_name
 from jax.extend import core
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
-from memprof.sources.jax.checkpointing.blocks import Repeated, differentiated_loops, find_repeated, is_loop
+from memprof.sources.jax.checkpointing.blocks import (
+    CALLS,
+    Repeated,
+    block_loops,
+    equations_in_calls,
+    find_repeated,
+    inner_loops,
+    is_loop,
+)
 from memprof.sources.jax.checkpointing.scan_in_groups import scan_in_groups
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
 Policy = Callable[..., Any]
 _TO_HOST = Offloadable(src="device", dst="pinned_host")
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-          "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
 
 
 def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -76,11 +82,13 @@ class BlockProgram:
     Attributes:
         count: the number of its runs.
         carried: the positions of the inputs that a scan carries from one run to the next; empty for other blocks.
+        inner_count: for a scan within another scan, the number of iterations in one run of it; otherwise None.
     """
 
     closed: core.ClosedJaxpr
     count: int
     carried: range = range(0)
+    inner_count: int | None = None
 
 
 def blocks_of(closed: core.ClosedJaxpr) -> list[BlockProgram]:
@@ -89,11 +97,12 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[BlockProgram]:
     if repeated is None:
         return [
             BlockProgram(
-                closed=without_calls(each.params["jaxpr"]),
-                count=int(each.params["length"]),
-                carried=carried_inputs(each),
+                closed=without_calls(each.equation.params["jaxpr"]),
+                count=each.num_runs * each.length,
+                carried=carried_inputs(each.equation),
+                inner_count=each.length if each.num_runs > 1 else None,
             )
-            for each in differentiated_loops(closed.jaxpr)
+            for each in block_loops(closed.jaxpr)
         ]
     run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
     avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
@@ -131,14 +140,17 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
                 continue
             equation = jaxpr.eqns[place]
             if repeated is None and is_loop(equation):
-                num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
-                size = checkpoints.group_size if isinstance(checkpoints, Checkpoints) else None
-                if offloaded:
-                    bind(equation, known, _checkpointed_loop(equation, in_loops, offloaded))
+                num_first, size, rest = None, None, None
+                if isinstance(checkpoints, Checkpoints):
+                    num_first, size = checkpoints.num_first, checkpoints.group_size
+                    rest = policy_at(int(equation.params["length"]))
+                if offloaded or inner_loops(equation):
+                    params = _checkpointed_loop(equation, in_loops, offloaded, has_groups=size is not None)
+                    bind(equation, known, params)
                 elif size is not None:
                     _run_loop_in_groups(equation, known, in_loops, size)
                 else:
-                    _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
+                    _run_loop(equation, known, in_loops, num_first, rest)
             else:
                 bind(equation, known, equation.params)
             place += 1
@@ -234,23 +246,45 @@ def _run_loop_in_groups(equation: Any, known: dict[Any, Any], policy: Policy, si
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
 
 
-def _checkpointed_loop(equation: Any, policy: Policy, offloaded: Collection[Signature] = frozenset()) -> dict[str, Any]:
+def _checkpointed_loop(
+    equation: Any, policy: Policy, offloaded: Collection[Signature] = frozenset(), *, has_groups: bool = False
+) -> dict[str, Any]:
     """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan.
 
-    The jits in the body stay: XLA would lay out an inlined body differently from the user's code under a checkpoint.
+    If the body consists of other scans, their bodies are checkpointed instead. The jits in a body stay: XLA would lay
+    out an inlined body differently from the user's code under a checkpoint.
+
+    Args:
+        has_groups: whether a body of other scans has another checkpoint, which saves only its inputs.
     """
     body = without_checkpoints(equation.params["jaxpr"])
+    if inner_loops(equation):
+
+        def with_inner(*args: Any) -> list[Any]:
+            return evaluated(body, args, rule)
+
+        def rule(inner: Any, values: list[Any]) -> list[Any] | None:
+            if is_loop(inner):
+                params = _checkpointed_loop(inner, policy, offloaded, has_groups=has_groups)
+                return list(jit_adapter.bound(inner, values, params))
+            has_loops = inner.primitive.name in CALLS and any(
+                is_loop(each) for jaxpr in core.jaxprs_in_params(inner.params) for each in equations_in_calls(jaxpr)
+            )
+            return _inlined(inner, values, rule) if has_loops else None
+
+        run: Flat = jax.checkpoint(with_inner, prevent_cse=False) if has_groups else with_inner
+        return {**equation.params, "jaxpr": jax.make_jaxpr(run)(*body.in_avals)}
     carried = carried_inputs(equation)
 
-    def run(*args: Any) -> list[Any]:
+    def named(*args: Any) -> list[Any]:
         """Evaluate the body; name the inputs that are offloaded, so that the policy is asked about them."""
-        named = [
+        inputs = [
             checkpoint_name(each, LAYER_INPUT) if place in carried and input_signature(each) in offloaded else each
             for place, each in enumerate(args)
         ]
-        return as_function(body)(*named)
+        return as_function(body)(*inputs)
 
-    checkpointed = jax.checkpoint(run, policy=policy, prevent_cse=False)
+    checkpointed = jax.checkpoint(named, policy=policy, prevent_cse=False)
     return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
 
 
@@ -288,7 +322,7 @@ def _no_rewrite(equation: Any, values: list[Any]) -> None:
 
 def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> list[Any] | None:
     """Inline a call, and evaluate its equations by a rule. Return None if the equation is not such a call."""
-    name = _CALLS.get(equation.primitive.name)
+    name = CALLS.get(equation.primitive.name)
     if name is None or not jit_adapter.has_no_shardings(equation.params):
         return None
     inner = equation.params[name]

@@ -19,8 +19,8 @@ from typing import Any
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.blocks import (
+    block_loops,
     differentiated_equations,
-    differentiated_loops,
     find_repeated,
     is_loop,
     made_bytes,
@@ -92,10 +92,11 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     repeated = find_repeated(closed.jaxpr)
     found: list[Layer | None] = []
     if repeated is None:
-        for each in differentiated_loops(closed.jaxpr):
-            body = [(calls, made_bytes(inner.outvars)) for inner, calls in _with_calls(each.params["jaxpr"].jaxpr)]
-            around = [call[:2] for call in jit_adapter.calls_to(each)]
-            found.append(_layer(body, count=int(each.params["length"]), around=around, is_loop=True))
+        for each in block_loops(closed.jaxpr):
+            inside = _with_calls(each.equation.params["jaxpr"].jaxpr)
+            body = [(calls, made_bytes(inner.outvars)) for inner, calls in inside]
+            around = [call[:2] for call in jit_adapter.calls_to(each.equation)]
+            found.append(_layer(body, count=each.num_runs * each.length, around=around, is_loop=True))
     else:
         flags = differentiated_equations(closed.jaxpr)
         block = slice(repeated.start, repeated.start + repeated.length)

@@ -72,7 +72,12 @@ def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int =
         for each in map(operation_at, place)
     )
     carried_bytes = made_bytes([traced.jaxpr.invars[place] for place in program.carried])
-    return Block(operations=operations, count=program.count, carried_bytes=carried_bytes // num_devices)
+    return Block(
+        operations=operations,
+        count=program.count,
+        carried_bytes=carried_bytes // num_devices,
+        inner_count=program.inner_count,
+    )
 
 
 def _input(var: core.Var, is_needed: bool) -> Operation:
