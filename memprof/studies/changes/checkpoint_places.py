@@ -18,6 +18,7 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Target
 from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
+from memprof.sources.jax.checkpointing.blocks import block_loops, find_repeated
 from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_calls
 from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
@@ -41,6 +42,7 @@ class Place:
         layers: the functions to put checkpoints around; empty: the loss as a whole.
         written: code that takes effect, by function; None if no code around them does.
         has_blocks: whether they make the blocks of the step (see `blocks.py`).
+        is_loop: whether these blocks are iterations of scans.
         is_repeated: whether these are layers, not the loss as a whole.
         num_blocks: number of calls or iterations that the backward pass goes through.
         num_idle: number of other calls, where the checkpoint changes nothing.
@@ -51,6 +53,7 @@ class Place:
     layers: tuple[Layer, ...]
     written: tuple[Written, ...] | None
     has_blocks: bool
+    is_loop: bool
     is_repeated: bool
     num_blocks: int
     num_idle: int
@@ -76,20 +79,30 @@ class _Traced:
     peak_bytes: int
 
 
-def best_place(spec: StepSpec, target: Target, *, enough_bytes: int = 0) -> Place | None:
+def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = None) -> Place | None:
     """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode.
 
     Args:
-        enough_bytes: the search ends at an estimate of at most this size: more checkpoints would recompute more.
+        enough_bytes: the search ends at an estimate of at most this size: more checkpoints would recompute more. None:
+            it ends where no other place saves another 5% of the unchanged step's peak, or 10% with checkpoints within
+            other checkpoints.
     """
     places = _Places(spec, target)
+    least_bytes = 0 if enough_bytes is not None else round((1 - CLEARLY) * places.before.peak_bytes)
+    enough_bytes = enough_bytes or 0
+
+    def highest_below(peak_bytes: int) -> int:
+        """Return the highest estimate that is clearly below another one."""
+        return min(int(CLEARLY * peak_bytes), peak_bytes - least_bytes)
+
     functions = [without_calls(closed) for closed in places.differentiated]
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
     changed = [closed for closed in functions if not layers or layers_of(closed)]
     num_blocks = sum(block.count for closed in changed for block in blocks_of(closed))
     if not num_blocks:
         return None
-    best = places.of_layers(layers, num_blocks)
+    is_loop = any(find_repeated(each.jaxpr) is None and bool(block_loops(each.jaxpr)) for each in changed)
+    best = places.of_layers(layers, num_blocks, is_loop=is_loop)
     if best.peak_bytes <= enough_bytes:
         return best
     large = {each.key: each for closed in functions for each in large_functions(closed)}
@@ -108,7 +121,8 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int = 0) -> Plac
                 break
             wider = [(*place.layers, *each.layers) for each in found if not {*each.layers} & {*place.layers}]
             tried = [places.of_functions(each) for each in wider if not _are_nested(each, large)]
-            lower = [each for each in tried if each is not None and each.peak_bytes <= CLEARLY * place.peak_bytes]
+            most = highest_below(place.peak_bytes)
+            lower = [each for each in tried if each and each.peak_bytes <= most - least_bytes * bool(each.num_nested)]
             if not lower:
                 break
             lowest = min(each.peak_bytes for each in lower)
@@ -118,10 +132,11 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int = 0) -> Plac
 
     with_layers = best if best.written is None else extended(best)
     is_enough = with_layers.peak_bytes <= enough_bytes
-    if is_enough or not found or found[0].peak_bytes > CLEARLY * with_layers.peak_bytes:
+    most = highest_below(with_layers.peak_bytes)
+    if is_enough or not found or found[0].peak_bytes > most:
         return with_layers
     without_layers = extended(found[0])
-    return without_layers if without_layers.peak_bytes <= CLEARLY * with_layers.peak_bytes else with_layers
+    return without_layers if without_layers.peak_bytes <= most else with_layers
 
 
 class _Places:
@@ -137,9 +152,9 @@ class _Places:
         self.before, self.differentiated = self._traced()
         self._around: dict[tuple[tuple[str, str], ...], tuple[tuple[Written, ...], _Traced] | None] = {}
 
-    def of_layers(self, layers: Sequence[Layer], num_blocks: int) -> Place:
+    def of_layers(self, layers: Sequence[Layer], num_blocks: int, *, is_loop: bool) -> Place:
         """Return the place around the layers."""
-        is_single_block = num_blocks == 1 and not any(layer.is_loop for layer in layers)
+        is_single_block = num_blocks == 1 and not is_loop
         least = sum(1 if layer.is_loop else layer.count for layer in layers)
         with around_blocks(layers, "nothing_saveable"):
             around_all, _ = self._traced()
@@ -154,6 +169,7 @@ class _Places:
             return replace(
                 place,
                 has_blocks=not makes_more and (num_calls == 1 or not is_single_block),
+                is_loop=is_loop and not makes_more,
                 is_repeated=not is_single_block,
                 num_blocks=num_calls if is_single_block or makes_more else num_blocks,
             )
@@ -161,6 +177,7 @@ class _Places:
             layers=tuple(layers),
             written=None,
             has_blocks=True,
+            is_loop=is_loop,
             is_repeated=True,
             num_blocks=num_blocks,
             num_idle=0,
@@ -180,9 +197,10 @@ class _Places:
             layers=tuple(functions),
             written=written,
             has_blocks=False,
+            is_loop=False,
             is_repeated=False,
             num_blocks=after.num_differentiated - before.num_differentiated,
-            num_idle=after.num_idle - before.num_idle,
+            num_idle=max(after.num_idle - before.num_idle, 0),
             num_nested=after.num_nested - before.num_nested,
             peak_bytes=after.peak_bytes,
         )

@@ -37,7 +37,7 @@ def recomputations(step: Step) -> Iterator[Change]:
     place = None if step.is_built_in else best_place(step.spec, step.target)
     if place is None:
         return
-    is_loop = any(layer.is_loop for layer in place.layers)
+    has_loops = place.is_loop or any(layer.is_loop for layer in place.layers)
     for policy, kept in _POLICIES.items():
         made = _change(step, place, policy)
         if made is None:
@@ -45,7 +45,7 @@ def recomputations(step: Step) -> Iterator[Change]:
         code, spec, around = made
         yield Change(
             rule=f"recompute_{policy.removesuffix('_saveable')}",
-            intent=Intent(aim=Aim.RECOMPUTE_SCAN if is_loop else Aim.RECOMPUTE_MODULES),
+            intent=Intent(aim=Aim.RECOMPUTE_SCAN if has_loops else Aim.RECOMPUTE_MODULES),
             what=f"Checkpoint {_title(place)}, and keep {kept}",
             evidence=_evidence(place),
             cost="recomputes the rest of the forward pass",
@@ -60,7 +60,7 @@ def _title(place: Place) -> str:
     if not place.is_repeated:
         names = " and ".join(layer.title for layer in place.layers)
         return f"each call of {names}" if place.num_blocks > 1 else names
-    if any(layer.is_loop for layer in place.layers):
+    if place.is_loop:
         return "the body of each scan"
     if place.num_blocks > 1:
         return "the layers"
@@ -68,13 +68,12 @@ def _title(place: Place) -> str:
 
 
 def _evidence(place: Place) -> str:
-    is_loop = place.has_blocks and any(layer.is_loop for layer in place.layers)
-    plural = "iterations of scans" if is_loop else "layers" if place.is_repeated else "calls"
+    plural = "iterations of scans" if place.is_loop else "layers" if place.is_repeated else "calls"
     kind = "function" if place.num_blocks == 1 else plural
     where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in place.layers)
     idle = f"{place.num_idle} other {'calls are' if place.num_idle > 1 else 'call is'} not differentiated"
     return (
-        f"the backward pass goes through {place.num_blocks} {kind}"
+        f"the backward pass goes through {place.num_blocks:,} {kind}"
         + (f"; {where}" if where else "")
         + (f"; {idle}, so the checkpoint changes nothing there" if place.num_idle else "")
         + (f"; {place.num_nested} of them within another checkpoint" if place.num_nested else "")
