@@ -202,9 +202,7 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     if num_first is None or num_first >= length:
         bind(equation, known, _checkpointed_loop(equation, policy))
         return
-    num_consts, num_carried = jit_adapter.scan_layout(equation)
-    values = [value_of(atom, known) for atom in equation.invars]
-    consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
+    consts, carry, arrays = _scan_inputs(equation, known)
     is_reversed = params["reverse"]
     spans = (
         [(length - num_first, length), (0, length - num_first)]
@@ -214,31 +212,33 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
     parts: list[list[Any]] = []
     for (start, stop), each in zip(spans, (policy, rest), strict=True):
         inner = params if each is None else _checkpointed_loop(equation, each)
-        rows = [jax.lax.slice_in_dim(array, start, stop) for array in values[num_consts + num_carried :]]
+        rows = [jax.lax.slice_in_dim(array, start, stop) for array in arrays]
         with jit_adapter.name_of(equation):
             results = jit_adapter.bound(equation, [*consts, *carry, *rows], {**inner, "length": stop - start})
-        carry = results[:num_carried]
-        parts.append(results[num_carried:])
+        parts.append(results[len(carry) :])
+        carry = results[: len(carry)]
     if is_reversed:
         parts.reverse()
     stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
     known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
 
 
+def _scan_inputs(equation: Any, known: dict[Any, Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the constants of a scan, its carry, and the arrays that it scans over."""
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
+    values = [value_of(atom, known) for atom in equation.invars]
+    end = num_consts + num_carried
+    return values[:num_consts], values[num_consts:end], values[end:]
+
+
 def _run_loop_in_groups(equation: Any, known: dict[Any, Any], policy: Policy, size: int) -> None:
     """Evaluate a scan with a checkpointed body, with another checkpoint around each group of iterations."""
     params = _checkpointed_loop(equation, policy)
-    num_consts, num_carried = jit_adapter.scan_layout(equation)
-    values = [value_of(atom, known) for atom in equation.invars]
-    consts, carry, rows = (
-        values[:num_consts],
-        values[num_consts : num_consts + num_carried],
-        values[num_consts + num_carried :],
-    )
+    consts, carry, rows = _scan_inputs(equation, known)
 
     def body(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
         results = as_function(params["jaxpr"])(*consts, *carry, *row)
-        return results[:num_carried], results[num_carried:]
+        return results[: len(carry)], results[len(carry) :]
 
     options = {"length": int(params["length"]), "reverse": params["reverse"], "unroll": params["unroll"]}
     with jit_adapter.name_of(equation):
@@ -255,25 +255,11 @@ def _checkpointed_loop(
     out an inlined body differently from the user's code under a checkpoint.
 
     Args:
-        has_groups: whether a body of other scans has another checkpoint, which saves only its inputs.
+        has_groups: whether a body of other scans has another checkpoint around it, which saves only its inputs.
     """
-    body = without_checkpoints(equation.params["jaxpr"])
     if inner_loops(equation):
-
-        def with_inner(*args: Any) -> list[Any]:
-            return evaluated(body, args, rule)
-
-        def rule(inner: Any, values: list[Any]) -> list[Any] | None:
-            if is_loop(inner):
-                params = _checkpointed_loop(inner, policy, offloaded, has_groups=has_groups)
-                return list(jit_adapter.bound(inner, values, params))
-            has_loops = inner.primitive.name in CALLS and any(
-                is_loop(each) for jaxpr in core.jaxprs_in_params(inner.params) for each in equations_in_calls(jaxpr)
-            )
-            return _inlined(inner, values, rule) if has_loops else None
-
-        run: Flat = jax.checkpoint(with_inner, prevent_cse=False) if has_groups else with_inner
-        return {**equation.params, "jaxpr": jax.make_jaxpr(run)(*body.in_avals)}
+        return _with_checkpointed_scans(equation, policy, offloaded, has_groups=has_groups)
+    body = without_checkpoints(equation.params["jaxpr"])
     carried = carried_inputs(equation)
 
     def named(*args: Any) -> list[Any]:
@@ -286,6 +272,28 @@ def _checkpointed_loop(
 
     checkpointed = jax.checkpoint(named, policy=policy, prevent_cse=False)
     return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
+
+
+def _with_checkpointed_scans(
+    equation: Any, policy: Policy, offloaded: Collection[Signature], *, has_groups: bool
+) -> dict[str, Any]:
+    """Return the parameters of a scan with checkpoints around the bodies of the scans in its body."""
+    body = without_checkpoints(equation.params["jaxpr"])
+
+    def rule(inner: Any, values: list[Any]) -> list[Any] | None:
+        if is_loop(inner):
+            params = _checkpointed_loop(inner, policy, offloaded, has_groups=has_groups)
+            return list(jit_adapter.bound(inner, values, params))
+        has_loops = inner.primitive.name in CALLS and any(
+            is_loop(each) for jaxpr in core.jaxprs_in_params(inner.params) for each in equations_in_calls(jaxpr)
+        )
+        return _inlined(inner, values, rule) if has_loops else None
+
+    def run(*args: Any) -> list[Any]:
+        return evaluated(body, args, rule)
+
+    changed = jax.checkpoint(run, prevent_cse=False) if has_groups else run
+    return {**equation.params, "jaxpr": jax.make_jaxpr(changed)(*body.in_avals)}
 
 
 def carried_inputs(equation: Any) -> range:
