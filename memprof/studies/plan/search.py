@@ -75,7 +75,7 @@ def plan_step(
         )
     needs_checkpoints = search.smallest_bytes > budget_bytes
     if (needs_checkpoints or with_curve) and not offload:
-        search.step = in_best_place(search.step, 0 if with_curve else budget_bytes)
+        search.choose_place(0 if with_curve else budget_bytes)
     if with_curve:
         search.compile_curve()
     if needs_checkpoints:
@@ -113,12 +113,13 @@ class _Search:
     """The compiles of a step and its changes.
 
     Attributes:
-        step: the step with the changes so far.
+        step: the step with the changes so far, and checkpoints in the chosen place.
         points: every compile, in order.
     """
 
     def __init__(self, compiler: Compiler, step: ChangedStep) -> None:
         self._compiler, self.step = compiler, step
+        self._in_blocks = step  # the step with checkpoints around its blocks
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
         self._max_points = 0
@@ -153,6 +154,11 @@ class _Search:
                 if not each.is_gradual or self.smallest_bytes <= budget_bytes:
                     break
 
+    def choose_place(self, budget_bytes: int) -> None:
+        """Put the checkpoints around user functions, if these are a better place for a budget than the blocks."""
+        self._in_blocks = self.step
+        self.step = in_best_place(self.step, budget_bytes)
+
     def compile_candidates(self, budget_bytes: int) -> None:
         """Compile candidates that may fit and are faster than all points within the budget.
 
@@ -163,7 +169,7 @@ class _Search:
         self._max_points = len(self.points) + _MAX_COMPILES
         self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
         if self.smallest_bytes > budget_bytes:
-            self._leave_blocks()
+            self._choose_wider_place()
         if self.smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
             return
         self._try_candidates(budget_bytes, self._max_points - 1 if self.step.is_loop else len(self.points) + 1)
@@ -176,11 +182,11 @@ class _Search:
             budget_bytes, min(self._max_points, len(self.points) + 1) if is_storing_measured else self._max_points
         )
 
-    def _leave_blocks(self) -> None:
-        """Put the checkpoints around user functions, if the blocks were estimated to fit, but do not."""
+    def _choose_wider_place(self) -> None:
+        """Compare all places for the checkpoints, if the chosen one was estimated to fit, but does not."""
         if not self.step.is_settled:
-            found = in_best_place(self.step, 0)
-            if found.functions != self.step.functions and not found.has_blocks:
+            found = in_best_place(self._in_blocks, 0)
+            if (found.functions, found.has_blocks) != (self.step.functions, self.step.has_blocks):
                 self.step = found
                 self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
 

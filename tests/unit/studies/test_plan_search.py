@@ -693,6 +693,11 @@ def test_blocks_that_are_estimated_to_fit_are_the_place_unless_they_do_not_fit(m
     assert [row[:2] for row in _rows(plan)[:3]] == [("as it is", 2000), ("nothing kept", 1000), ("nothing kept", 1000)]
     assert plan.functions == written
     assert len(plan.points) <= 5
+    # A function that is not enough, either, gives way to the blocks.
+    function = SimpleNamespace(written=written, has_blocks=False, peak_bytes=400)
+    compiler = _Compiler([_layers()], place=[function, SimpleNamespace(written=None, has_blocks=True, peak_bytes=300)])
+    plan = compiler.plan(monkeypatch, 990)
+    assert (plan.functions, plan.has_blocks) == ((), True)
     # What is above that is no reason to stop: all places have been compared.
     blocks.peak_bytes = 496
     compiler = _Compiler([_layers()], place=[blocks])
