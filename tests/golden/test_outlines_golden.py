@@ -27,6 +27,7 @@ from unit.studies.test_fitting import _result
 from unit.studies.test_gate import _step
 
 from memprof.analysis.comparison import FailedRow, Verdict, compare, diff
+from memprof.analysis.records.capture import Speeds
 from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 from memprof.analysis.records.pressure import Pressure
@@ -536,3 +537,13 @@ def test_a_report_with_every_field_is_as_recorded(kind: str) -> None:
 )
 def test_the_json_of_a_command_is_as_recorded(name: str, made: Callable[[], object]) -> None:
     check_recorded(render_object(made()), f"outlines/{name}.json")  # type: ignore[arg-type]
+
+
+def test_offloading_is_offered_once() -> None:
+    speeds = Speeds(
+        operations_per_second={}, memory_bytes_per_second=1.0, link_bytes_per_second=1.0, host_bytes_per_second=1.0
+    )
+    target = replace(H100, speeds=speeds)
+    nothing_fits = replace(plan(budget_bytes=4999, best=None), is_loop=True, target=target)
+    assert "With --offload" in str(plan_document(nothing_fits))
+    assert "With --offload" not in str(plan_document(replace(nothing_fits, may_offload=True)))

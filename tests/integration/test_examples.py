@@ -26,6 +26,7 @@ EXPECTED = {
     "lora": ({"base/up", "adapters/up", "adapters/down"}, {"params", "optimizer_state", "activations"}),
     "plain_jax": ({"layer_0", "layer_1", "layer_2"}, {"params", "optimizer_state", "cotangents"}),
     "recurrent": ({"embed", "GRUCell_0/hn", "head"}, {"params", "optimizer_state", "cotangents"}),
+    "rollout": ({"first", "second", "last"}, {"params", "optimizer_state", "batch", "activations"}),
     "train_spec": ({"hidden", "head"}, {"params", "optimizer_state", "activations"}),
     "two_optimizers": ({"embed", "hidden", "head"}, {"params", "optimizer_state", "gradients"}),
 }  # fmt: skip

@@ -78,7 +78,7 @@ def _repeats(plan: CheckpointPlan) -> str:
 def _could_offload(plan: CheckpointPlan) -> bool:
     """Whether offloading may help, and was not tried."""
     is_known = plan.target.speeds is not None and family_of(plan.target.platform).offloads
-    return plan.best is None and plan.is_loop and is_known and not any(point.is_offloading for point in plan.points)
+    return plan.best is None and plan.is_loop and is_known and not plan.may_offload
 
 
 def _waiting(point: PlanPoint) -> str:

@@ -103,6 +103,7 @@ class CheckpointPlan:
         places: the functions that compute these parts, with files and lines, if known.
         functions: user functions to put the checkpoints around; empty if code can change no known function.
         has_blocks: whether these parts are the blocks of the step, not the calls of these functions.
+        may_offload: whether results may be offloaded to host memory.
         changes: changes to the step before checkpoints are added.
         repeats: how many collectives and random numbers the plan recomputes in a step, by primitive.
     """
@@ -120,6 +121,7 @@ class CheckpointPlan:
     functions: tuple[Written, ...] = ()
     has_blocks: bool = True
     is_nested: bool = False
+    may_offload: bool = False
 
     @property
     def checkpoints(self) -> Checkpoints | None:

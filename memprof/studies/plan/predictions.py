@@ -85,10 +85,9 @@ def _shares(
     """Return, for each operation, the share of blocks that keep its results."""
     if checkpoints is None:
         return dict.fromkeys(everything, 1.0)
-    # Only one group of iterations at a time keeps results.
-    first = (checkpoints.num_first or checkpoints.group_size or num_blocks) / num_blocks
-    if checkpoints.group_size is not None:
-        return dict.fromkeys(checkpoints.kept, first)
+    if checkpoints.group_size is not None:  # only one group of iterations at a time keeps results
+        return dict.fromkeys(checkpoints.kept, checkpoints.group_size / num_blocks)
+    first = 1.0 if checkpoints.num_first is None else checkpoints.num_first / num_blocks
     shares = dict.fromkeys(checkpoints.kept, first)
     for each in everything if checkpoints.kept_by_rest is None else checkpoints.kept_by_rest:
         shares[each] = shares.get(each, 0.0) + 1.0 - first

@@ -90,6 +90,7 @@ def plan_step(
         num_blocks=search.step.num_blocks,
         is_loop=search.step.is_loop,
         is_nested=search.step.is_nested,
+        may_offload=offload,
         changes=tuple(search.changes),
         places=search.step.places,
         functions=search.step.functions,
