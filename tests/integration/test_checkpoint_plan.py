@@ -291,6 +291,42 @@ def test_a_long_scan_is_planned_in_groups_of_iterations(memprof: Command) -> Non
     assert "in groups of 16" in text.stdout
 
 
+_DEEP = """
+import jax, jax.numpy as jnp, memprof
+
+def layer(w, x):
+    return jnp.sin(x @ w)
+
+def in_turn(layers, x):
+    for each in layers:
+        x = each(x)
+    return x
+
+def step(weights, x, run=in_turn):
+    layers = [lambda x, w=w: layer(w, x) for w in weights]
+    return jax.grad(lambda x: jnp.sum(run(layers, x) ** 2))(x)
+
+args = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 36, jax.ShapeDtypeStruct((4096, 64), jnp.float32)
+"""
+
+
+def test_deep_layers_are_planned_in_groups() -> None:
+    """36 layers pass on 1 MiB each. In groups of 6 they keep 6, and 6 of one group."""
+    names: dict[str, Any] = {}
+    exec(_DEEP, names)
+    step, args = names["step"], names["args"]
+    plan = package.plan(step, *args, memory="22MiB", target="cpu", allow="none")
+    assert plan.best is not None
+    assert plan.best.is_in_groups
+    assert plan.best.footprint_bytes <= plan.budget_bytes < min(each.footprint_bytes for each in plan.points[:-1])
+    exec(plan.code, pasted := dict[str, Any]())
+    by_hand = package.profile(partial(step, run=pasted["layers_in_groups"]), *args, target="cpu")
+    assert by_hand.footprint_bytes == plan.best.footprint_bytes
+    inputs = jax.tree.map(lambda each: jnp.full(each.shape, 0.1), args)
+    changed = jax.jit(package.apply(plan)(step))
+    np.testing.assert_allclose(changed(*inputs), jax.jit(step)(*inputs), rtol=1e-5)
+
+
 @pytest.mark.with_one_jax
 def test_allowed_changes_come_before_checkpoints() -> None:
     """The logits are nearly all of the step: without them it fits, and the layers keep what they keep."""

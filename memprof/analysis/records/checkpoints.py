@@ -49,7 +49,8 @@ class Block:
     Attributes:
         operations: the operations that the backward pass needs, and their inputs; makers before users.
         count: the number of runs of the block in a step.
-        carried_bytes: the size of the inputs that a scan carries from one run to the next.
+        carried_bytes: the size of the inputs that are results of the run before: the carry of a scan, or what the layer
+            before returns.
         inner_count: for a scan within another scan, the number of iterations in one run of it; otherwise None.
     """
 
@@ -59,7 +60,7 @@ class Block:
     inner_count: int | None = None
 
     def num_at_once(self, group_size: int | None) -> int:
-        """Return how many runs keep their results at the same time, if scans have groups of a size."""
+        """Return how many runs keep their results at the same time, if blocks are in groups of a size."""
         if group_size is None:
             return self.count
         if self.inner_count is not None:
@@ -76,8 +77,8 @@ class Checkpoints:
         offloaded: the operations whose results wait in host memory for the backward pass.
         num_first: the number of these blocks; None means all.
         kept_by_rest: the operations saved by the remaining blocks; None if those have no checkpoint.
-        group_size: the number of iterations of a scan that share another checkpoint, which saves only the inputs of the
-            first one; None means that there are no groups. The groups of a scan within another scan are its runs.
+        group_size: the number of blocks that share another checkpoint, which saves only the inputs of the first one;
+            None means that there are no groups. The groups of a scan within another scan are its runs.
     """
 
     kept: frozenset[Signature]

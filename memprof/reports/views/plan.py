@@ -170,7 +170,7 @@ def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
 
 
 def _groups(point: PlanPoint) -> str:
-    """Describe a scan in groups of iterations."""
+    """Describe groups of iterations or layers."""
     if point.checkpoints is None or point.checkpoints.group_size is None:
         return ""
     return f", in groups of {point.checkpoints.group_size}"

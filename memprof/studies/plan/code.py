@@ -90,6 +90,24 @@ def scan_in_groups(body, init, xs=None, length=None, reverse=False, **options):
 # Call scan_in_groups in place of jax.lax.scan for {bodies}, without any checkpoint that is there.
 # For a scan of a framework (nn.scan, nnx.scan, hk.scan), use memprof.apply(plan), with the plan of memprof.plan.
 """
+_LAYERS_IN_GROUPS = """
+def layers_in_groups(layers, x):
+    \"\"\"Call layers in turn, with a checkpoint around each one, and another one around each group of {size}.\"\"\"
+
+    def group(x, layers):
+        for layer in layers:
+            x = jax.checkpoint(lambda x, layer=layer: layer(x), policy={policy})(x)
+        return x
+
+    for start in range(0, len(layers), {size}):
+        x = jax.checkpoint(lambda x, start=start: group(x, layers[start : start + {size}]))(x)
+    return x
+
+
+# Call layers_in_groups in place of the loop over the layers{made_by}. Its layers are functions of what
+# each layer passes on to the next, such as [partial(block, params) for params in layers].
+# For modules of flax.linen, nnx or Haiku, use memprof.apply(plan), with the plan of memprof.plan.
+"""
 _OUTER_LOOP = """# The same for the body of the scan around it, without a policy:
 outer_body = jax.checkpoint(outer_body, prevent_cse=False)
 """
@@ -118,12 +136,15 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, is_nested: bool = False,
     policies = _policy(POLICY, "KEPT", checkpoints.kept)
     if checkpoints.group_size is not None and is_nested:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}{_OUTER_LOOP}"
-    if checkpoints.group_size is not None:
+    if checkpoints.group_size is not None and is_loop:
         return f"{_HEAD_OF_GROUPS}{policies}{_grouped_scan_code(checkpoints.group_size, places)}"
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_split_scan_code(checkpoints)}"
     if is_loop:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
+    if checkpoints.group_size is not None:
+        uses = _LAYERS_IN_GROUPS.format(size=checkpoints.group_size, policy=POLICY, made_by=made_by)
+        return f"{_HEAD}{policies}{uses}"
     if checkpoints.num_first is None:
         return f"{_HEAD}{policies}{_LAYERS.format(layers=f'each layer{made_by}', policy=POLICY)}"
     first = f"each of the first {checkpoints.num_first} layers" if checkpoints.num_first > 1 else "the first layer"

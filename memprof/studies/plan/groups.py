@@ -1,8 +1,9 @@
-"""Choices for scans in groups of iterations, where another checkpoint around each group saves only its first inputs.
+"""Choices for blocks in groups, where another checkpoint around each group saves only the inputs of its first block.
 
-A scan of L iterations saves the carry of each one. In groups of g, it saves L / g carries, and while the backward pass
-goes through a group, the carries and kept results of g iterations. Each group is computed once more for that. (Chen et
-al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 4.)
+A scan of L iterations saves the carry of each one, and L layers in sequence save the input of each one. In groups of g,
+they save L / g of these, and while the backward pass goes through a group, the inputs and kept results of g blocks.
+Each group is computed once more for that. (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section
+4.)
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _NEAR = 2  # how much larger or smaller a divisor of the number of iterations ma
 
 
 def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
-    """Return a choice with its scans in groups of the size that takes the least memory; None if groups save nothing.
+    """Return a choice with its blocks in groups of the size that takes the least memory; None if groups save nothing.
 
     Args:
-        choice: the results that each iteration keeps; nothing is offloaded.
+        choice: the results that each block keeps; nothing is offloaded.
     """
     size = _best_size(max(blocks, key=lambda each: each.count * each.carried_bytes), choice.kept)
     if size is None:
@@ -37,7 +38,7 @@ def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
 
 
 def _best_size(block: Block, kept: frozenset[Signature]) -> int | None:
-    """Return the g for which L / g carries, and the carries and results of g iterations, are smallest; None below 2.
+    """Return the g for which L / g inputs, and the inputs and results of g blocks, are smallest; None below 2.
 
     A divisor of L is preferred, because iterations that are left over take a copy of the arrays that the scan reads. A
     scan within another scan has groups already.

@@ -55,7 +55,7 @@ class PlanPoint:
 
     @property
     def is_in_groups(self) -> bool:
-        """Whether scans are in groups of iterations."""
+        """Whether the iterations of scans, or layers, are in groups."""
         return self.checkpoints is not None and self.checkpoints.group_size is not None
 
 

@@ -2,8 +2,8 @@
 
 The unchanged step is compiled first. If it fits, the plan changes nothing. Otherwise at most four compiles follow: one
 that keeps no results, then candidates. Candidates are choices of several sizes and JAX's built-in policies, with
-checkpoints around all blocks or all but the last ones. If a scan does not fit even when it keeps nothing, its
-iterations go into groups. Each candidate is traced, and earlier compiles correct the estimate of its footprint. Only a
+checkpoints around all blocks or all but the last ones. If a step does not fit even when its blocks keep nothing, these
+go into groups. Each candidate is traced, and earlier compiles correct the estimate of its footprint. Only a
 compile shows the footprint, so the plan is the best compiled step within the budget.
 """
 
@@ -192,10 +192,15 @@ class _Search:
                 self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
 
     def _try_groups(self, budget_bytes: int) -> bool:
-        """Compile scans in groups of iterations, fastest first, until one fits. Return whether one does.
+        """Compile blocks in groups, fastest first, until one fits. Return whether one does.
 
-        If none is predicted to fit, the smallest is compiled, to show how far groups go.
+        Unrolled layers go into groups only if they are not predicted to fit without: keeping more may take less memory.
+        If no groups are predicted to fit, the smallest are compiled, to show how far groups go.
         """
+        if not self.step.is_loop and self._may_fit(budget_bytes):
+            return False
+        chosen = self.step
+        self.step = chosen if chosen.has_blocks else self._in_blocks  # calls of functions have no groups
         choices = self.step.in_groups()
         for share in (1 - MARGIN, 1 + DOUBT):
             for each in choices:
@@ -206,7 +211,13 @@ class _Search:
                         return True
         if not any(point.is_in_groups for point in self.points):
             self._compile_smallest_in_groups(choices)
+        if self.smallest_bytes > budget_bytes:
+            self.step = chosen
         return self.smallest_bytes <= budget_bytes
+
+    def _may_fit(self, budget_bytes: int) -> bool:
+        """Whether a candidate is predicted to fit."""
+        return any(self.step.predicted(each.choice.checkpoints) <= budget_bytes for each in self._found_candidates())
 
     def _compile_in_groups(self, choice: Choice) -> None:
         self._compile_choice(CHOSEN if choice.kept else NOTHING_KEPT, choice)

@@ -149,8 +149,8 @@ class ChangedStep:
         )
 
     def in_groups(self) -> list[Choice]:
-        """Return choices with the scans in groups of iterations, fastest first; empty if groups save nothing."""
-        if not (self.is_loop and self.has_blocks) or self.compiler.host_bandwidth is not None:
+        """Return choices with iterations or layers in groups, fastest first; empty if groups save nothing."""
+        if not self.has_blocks or self.compiler.host_bandwidth is not None:
             return []
         everything, time = self.everything().size_bytes, self.time
         seconds: dict[Choice, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -24,8 +25,9 @@ from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
-from memprof.sources.jax.tracing.jit_adapter import all_equations
+from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, all_equations
 from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
+from memprof.studies.plan.code import code_of
 
 _X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
 _KEYS = jax.random.split(jax.random.key(0), 6)
@@ -429,6 +431,51 @@ def test_the_body_of_a_scan_within_a_scan_is_the_block(group_size: int | None) -
     product = 2 * 8 * 16 * 16
     flops = recomputed_flops(count_flops(traced))
     assert flops == 12 * product * (1 if group_size is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("group_size", "num_outer", "num_recomputed"),
+    [(None, 0, 6), (2, 3, 6 + 3), (3, 2, 6 + 4), (4, 0, 6)],  # six layers are too few for groups of four
+)
+def test_layers_in_groups_have_another_checkpoint_around_each_group(
+    group_size: int | None, num_outer: int, num_recomputed: int
+) -> None:
+    """Each of the six layers is computed once more, and with groups another time, but for the last one of a group."""
+    step, args = unrolled()
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    (block,) = blocks_of(functions[0])
+    assert (block.count, [block.closed.in_avals[place].shape for place in block.carried]) == (6, [(8, 16)])
+    with checkpointed(Checkpoints(kept=frozenset(), group_size=group_size)):
+        traced = jax.make_jaxpr(step)(*args)
+        found = jax.jit(lambda *args: step(*args))(*args)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), found, jax.jit(step)(*args))
+    checkpoints = [each.params["jaxpr"] for each in traced.jaxpr.eqns if each.primitive.name in CHECKPOINTS]
+    within = [any(inner.primitive.name in CHECKPOINTS for inner in each.eqns) for each in checkpoints]
+    assert sum(within) == num_outer
+    assert recomputed_flops(count_flops(traced)) == num_recomputed * 2 * 8 * 16 * 16
+
+
+def test_layers_that_are_left_over_are_a_smaller_group() -> None:
+    """Five layers in groups of two: the estimated peak is that of the pasted function."""
+    weights = _WEIGHTS[:5]
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _layer(x, w)
+        return jnp.sum(x**2)
+
+    checkpoints = Checkpoints(kept=frozenset(), group_size=2)
+    exec(code_of(checkpoints, is_loop=False), pasted := dict[str, Any]())
+
+    def by_hand(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        return jnp.sum(pasted["layers_in_groups"]([lambda x, w=w: _layer(x, w) for w in weights], x) ** 2)
+
+    with checkpointed(checkpoints):
+        traced = jax.make_jaxpr(jax.grad(loss))(weights, _X)
+        found = jax.grad(loss)(weights, _X)
+    assert estimated_peaks(traced.jaxpr) == estimated_peaks(jax.make_jaxpr(jax.grad(by_hand))(weights, _X).jaxpr)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), found, jax.grad(by_hand)(weights, _X))
 
 
 def test_a_scan_beside_larger_operations_leaves_its_body_one_block() -> None:

@@ -81,13 +81,16 @@ class BlockProgram:
 
     Attributes:
         count: the number of its runs.
-        carried: the positions of the inputs that a scan carries from one run to the next; empty for other blocks.
+        carried: the positions of the inputs that are results of the run before: the carry of a scan, or what the layer
+            before returns.
+        is_loop: whether it is the body of a scan.
         inner_count: for a scan within another scan, the number of iterations in one run of it; otherwise None.
     """
 
     closed: core.ClosedJaxpr
     count: int
-    carried: range = range(0)
+    carried: Sequence[int] = ()
+    is_loop: bool = False
     inner_count: int | None = None
 
 
@@ -100,13 +103,30 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[BlockProgram]:
                 closed=without_calls(each.equation.params["jaxpr"]),
                 count=each.num_runs * each.length,
                 carried=carried_inputs(each.equation),
+                is_loop=True,
                 inner_count=each.length if each.num_runs > 1 else None,
             )
             for each in block_loops(closed.jaxpr)
         ]
     run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
     avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
-    return [BlockProgram(closed=jax.make_jaxpr(run)(*avals), count=repeated.count)]
+    passed_on = _passed_on(closed.jaxpr, repeated)
+    carried = [place for place, var in enumerate(inputs) if var in passed_on]
+    return [BlockProgram(closed=jax.make_jaxpr(run)(*avals), count=repeated.count, carried=carried)]
+
+
+def _passed_on(jaxpr: core.Jaxpr, repeated: Repeated) -> set[Any]:
+    """Return the variables in whose place the second repetition reads results of the first one."""
+    if repeated.count == 1:
+        return set()
+    first, second = (jaxpr.eqns[start : start + repeated.length] for start in repeated.starts()[:2])
+    made = {var for each in first for var in each.outvars}
+    return {
+        before
+        for one, next_one in zip(first, second, strict=True)
+        for before, after in zip(one.invars, next_one.invars, strict=True)
+        if isinstance(before, core.Var) and isinstance(after, core.Var) and after in made
+    }
 
 
 def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
@@ -128,6 +148,9 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
     in_loops = policy_at(0)
     assert in_loops is not None
     offloaded = checkpoints.offloaded if isinstance(checkpoints, Checkpoints) else frozenset()
+    num_in_group = 1
+    if isinstance(checkpoints, Checkpoints) and checkpoints.group_size is not None and repeated is not None:
+        num_in_group = checkpoints.group_size if repeated.count >= 2 * checkpoints.group_size else 1
 
     def evaluate(*args: Any) -> list[Any]:
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -136,7 +159,8 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
         while place < len(jaxpr.eqns):
             policy = policy_at(number_at[place]) if place in number_at else None
             if repeated is not None and policy is not None:
-                place = _run_block(jaxpr, place, repeated, policy, known)
+                num_at_once = min(num_in_group, repeated.count - number_at[place])
+                place = _run_group(jaxpr, place, repeated, policy, known, num_at_once)
                 continue
             equation = jaxpr.eqns[place]
             if repeated is None and is_loop(equation):
@@ -193,6 +217,25 @@ def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy
     results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
     known.update(zip(outputs, results, strict=True))
     return start + repeated.length
+
+
+def _run_group(
+    jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy, known: dict[Any, Any], count: int
+) -> int:
+    """Evaluate some repetitions under a checkpoint each, and another one around them that saves only their inputs."""
+    if count == 1:
+        return _run_block(jaxpr, start, repeated, policy, known)
+    stop = start + count * repeated.length
+    _, inputs, outputs = _block(jaxpr, start, stop - start)
+
+    def run(*args: Any) -> list[Any]:
+        inner, place = dict(zip(inputs, args, strict=True)), start
+        while place < stop:
+            place = _run_block(jaxpr, place, repeated, policy, inner)
+        return [inner[var] for var in outputs]
+
+    known.update(zip(outputs, jax.checkpoint(run)(*[known[var] for var in inputs]), strict=True))
+    return stop
 
 
 def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: int | None, rest: Policy | None) -> None:

@@ -44,7 +44,7 @@ def block_of(program: BlockProgram, speeds: Speeds | None, *, num_devices: int =
         return jax.tree.leaves(jax.vjp(as_function(closed), *args)[1])
 
     traced = without_calls(jax.make_jaxpr(forward)(*closed.in_avals))
-    carried = [traced.jaxpr.invars[place] for place in program.carried] if with_inputs else []
+    carried = [traced.jaxpr.invars[place] for place in program.carried] if with_inputs and program.is_loop else []
     inputs = [var for var in carried if var.aval.shape and jnp.issubdtype(var.aval.dtype, jnp.inexact)]
     equations = [*inputs, *traced.jaxpr.eqns]
     maker = {var: number for number, var in enumerate(inputs)}
