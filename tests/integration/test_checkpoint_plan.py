@@ -282,7 +282,7 @@ def test_a_long_scan_is_planned_in_groups_of_iterations(memprof: Command) -> Non
     assert by_hand.footprint_bytes == found["footprint_bytes"]
     plan = package.plan(names["step"], *names["args"], memory="16MiB", target="cpu", allow="none")
     assert plan.best is not None
-    assert plan.best.is_in_groups
+    assert plan.best.group_size is not None
     args = [jnp.full(each.shape, 0.1) for each in names["args"]]
     changed = jax.jit(package.apply(plan)(names["step"]))
     np.testing.assert_allclose(changed(*args), jax.jit(names["step"])(*args), rtol=1e-5)
@@ -317,7 +317,7 @@ def test_deep_layers_are_planned_in_groups() -> None:
     step, args = names["step"], names["args"]
     plan = package.plan(step, *args, memory="22MiB", target="cpu", allow="none")
     assert plan.best is not None
-    assert plan.best.is_in_groups
+    assert plan.best.group_size is not None
     assert plan.best.footprint_bytes <= plan.budget_bytes < min(each.footprint_bytes for each in plan.points[:-1])
     exec(plan.code, pasted := dict[str, Any]())
     by_hand = package.profile(partial(step, run=pasted["layers_in_groups"]), *args, target="cpu")

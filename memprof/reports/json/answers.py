@@ -240,6 +240,20 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
         about("The roofline bound of the compiled step, not measured; null if too little of it is priced."),
     ]
     host_bytes: Annotated[Size, about("Host memory that the step needs.")]
+    kept_bytes: Annotated[
+        Size, about("Size of the results that all layers or iterations keep at a time, by JAX's program.")
+    ]
+    predicted_bytes: Annotated[
+        Size | None, about("The footprint as predicted from the earlier compiles; null for the unchanged step.")
+    ]
+    group_size: Annotated[
+        Size | None,
+        about("Number of layers or iterations that share another checkpoint; null if there are no groups."),
+    ]
+    num_first: Annotated[
+        Size | None,
+        about("Number of first layers that keep these results, if the last ones keep others; otherwise null."),
+    ]
 
 
 class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.plan/1"):

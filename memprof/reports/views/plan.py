@@ -163,14 +163,12 @@ def _points(plan: CheckpointPlan) -> Table:
 
 def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
     """Describe how many blocks have which checkpoint, if the blocks differ."""
-    if point.checkpoints is None or point.checkpoints.num_first is None:
+    if point.checkpoints is None or point.num_first is None:
         return ""
     rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another policy"
-    return f", {rest} around the last {plan.num_blocks - point.checkpoints.num_first}"
+    return f", {rest} around the last {plan.num_blocks - point.num_first}"
 
 
 def _groups(point: PlanPoint) -> str:
     """Describe groups of iterations or layers."""
-    if point.checkpoints is None or point.checkpoints.group_size is None:
-        return ""
-    return f", in groups of {point.checkpoints.group_size}"
+    return "" if point.group_size is None else f", in groups of {point.group_size}"

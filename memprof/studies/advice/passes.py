@@ -18,6 +18,7 @@ _HALF_DTYPES = ("bf16", "f16")
 _MIN_NARROW_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
 # Last parts of the names of operations that have no 16-bit form.
 _EXACT_OPERATIONS = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
+_DISTINCT_SUMS = 2**8  # equal amounts that bfloat16 can add up, with its 8 bits, before the next one is lost
 _MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _HUGE_SHARE = 0.2  # of the footprint
 _MAX_PIECES = 32  # of a huge array
@@ -48,10 +49,18 @@ def half_precision(report: Report) -> Iterator[Proposal]:
             intent=Intent(aim=Aim.CAST_PASSES),
             what="Compute in bfloat16, with parameters and optimizer in float32",
             evidence=f"{amount(temps, 'arrays')} that the step makes are float32 at the peak",
-            cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
+            cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32"
+            + _long_loop(temps),
             without=_in_half,
             at_most_bytes=int(MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in temps)),
         )
+
+
+def _long_loop(temps: Iterable[LiveBuffer]) -> str:
+    """Warn of a loop so long that its state, such as a solver's, may lose in bfloat16 what each iteration adds."""
+    longest = max((each.shape[0] for each in temps if each.is_stacked and each.shape), default=0)
+    is_long = longest > _DISTINCT_SUMS
+    return f", and so does the state of the loop of {longest:,} iterations if each adds little to it" if is_long else ""
 
 
 def _wide_temps(report: Report) -> list[LiveBuffer]:

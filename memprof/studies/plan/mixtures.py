@@ -39,7 +39,7 @@ def mixtures(points: Sequence[PlanPoint], time: StepTime, *, num_blocks: int, bu
 
 
 def _mixtures(points: Sequence[PlanPoint], time: StepTime, num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
-    points = [each for each in points if not each.is_offloading and not each.is_in_groups]
+    points = [each for each in points if not each.is_offloading and each.group_size is None]
     for low in points:
         spare_bytes = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
         for high in points:

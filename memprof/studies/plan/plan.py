@@ -54,9 +54,14 @@ class PlanPoint:
         return self.checkpoints is not None and bool(self.checkpoints.offloaded)
 
     @property
-    def is_in_groups(self) -> bool:
-        """Whether the iterations of scans, or layers, are in groups."""
-        return self.checkpoints is not None and self.checkpoints.group_size is not None
+    def group_size(self) -> int | None:
+        """The number of layers or iterations in a group with another checkpoint; None if there are no groups."""
+        return None if self.checkpoints is None else self.checkpoints.group_size
+
+    @property
+    def num_first(self) -> int | None:
+        """The number of first layers that keep these results, if the last ones keep others; otherwise None."""
+        return None if self.checkpoints is None else self.checkpoints.num_first
 
 
 def ranking_seconds(points: Iterable[PlanPoint]) -> Callable[[PlanPoint], float]:

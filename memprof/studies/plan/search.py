@@ -209,7 +209,7 @@ class _Search:
                     self._compile_in_groups(each)
                     if self.smallest_bytes <= budget_bytes:
                         return True
-        if not any(point.is_in_groups for point in self.points):
+        if all(point.group_size is None for point in self.points):
             self._compile_smallest_in_groups(choices)
         if self.smallest_bytes > budget_bytes:
             self.step = chosen

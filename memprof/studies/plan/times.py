@@ -83,7 +83,7 @@ def step_time(points: Sequence[PlanPoint], memory_bandwidth: float | None, *, is
     fitted = [
         (each.kept_bytes - base_point.kept_bytes, without_recomputation(each) - base)
         for each in points
-        if not each.is_offloading and not each.is_in_groups and (is_loop or _is_uniform(each))
+        if not each.is_offloading and each.group_size is None and (is_loop or _is_uniform(each))
     ]
     slope = sum(size * seconds for size, seconds in fitted) / max(sum(size**2 for size, _ in fitted), 1)
     return StepTime(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 from report_builder import CPU, H100, buffer, node, report
 
@@ -940,3 +941,11 @@ def test_imports_have_a_place_of_their_own(code: str, shown: str) -> None:
         intent=Intent(aim=Aim.DONATE), what="", evidence="", cost="", without=lambda buffer: None, code=code
     )
     assert proposal.code_to_paste == shown
+
+
+@pytest.mark.parametrize("length", [256, 257])
+def test_bfloat16_warns_of_a_loop_that_adds_more_than_256_times(length: int) -> None:
+    """With the 8 bits of its mantissa, 256 + 1 is 256."""
+    assert float(jnp.bfloat16(256) + jnp.bfloat16(1)) == 256
+    found = _proposal(report([replace(_passes((length, 16), "f32"), is_stacked=True)]), "half_precision")
+    assert ("the state of the loop of 257 iterations" in found.proposal.cost) == (length == 257)
