@@ -115,9 +115,9 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
             step = _rewritten(step, rewrite)
         if checkpoints is None:
             return step
-        if callable(checkpoints) or callable(plan) or plan.has_blocks:
+        if callable(checkpoints) or callable(plan) or plan.placement.has_blocks:
             return with_checkpointed_blocks(step, checkpoints)
-        return traced_within(step, partial(checkpointed_functions, plan.functions, checkpoints))
+        return traced_within(step, partial(checkpointed_functions, plan.placement.functions, checkpoints))
 
     return decorator
 

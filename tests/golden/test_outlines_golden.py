@@ -72,6 +72,7 @@ from memprof.studies.explain.explanation import AskedFor, explain
 from memprof.studies.explain.log import read_log
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import Batch, CurvePoint, FitCurve, LargerValue
+from memprof.studies.plan.placement import Placement
 from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlanPoint
 from memprof.studies.serving import ServedProgram, ServingPlan
 from memprof.studies.watch.job import Job
@@ -278,9 +279,12 @@ def plan(*, budget_bytes: int, best: int | None) -> CheckpointPlan:
         budget_bytes=budget_bytes,
         points=points,
         best=None if best is None else points[best],
-        num_blocks=1200,
-        is_loop=best == 2,
+        placement=Placement(num_blocks=1200, is_loop=best == 2),
     )
+
+
+def _in_a_scan(plan: CheckpointPlan) -> CheckpointPlan:
+    return replace(plan, placement=replace(plan.placement, is_loop=True))
 
 
 def plan_around_functions() -> CheckpointPlan:
@@ -290,7 +294,8 @@ def plan_around_functions() -> CheckpointPlan:
         for name, target, file in (("Block", "Block.__call__", "net.py"), ("head", "head", "loss.py"))
     ]
     found = plan(budget_bytes=6000, best=2)
-    return replace(found, points=found.points[:3], functions=tuple(functions), has_blocks=False, is_loop=False)
+    placement = Placement(num_blocks=1200, is_loop=False, functions=tuple(functions), has_blocks=False)
+    return replace(found, points=found.points[:3], placement=placement)
 
 
 def plan_in_groups() -> CheckpointPlan:
@@ -298,8 +303,8 @@ def plan_in_groups() -> CheckpointPlan:
     found = plan(budget_bytes=2000, best=2)
     nothing = found.points[1]
     grouped = replace(nothing, checkpoints=Checkpoints(kept=frozenset(), group_size=34), footprint_bytes=1500)
-    places = ("body at rollout.py:12",)
-    return replace(found, points=(*found.points[:2], grouped), best=grouped, places=places)
+    placement = replace(found.placement, titles=("body at rollout.py:12",))
+    return replace(found, points=(*found.points[:2], grouped), best=grouped, placement=placement)
 
 
 def unchanged_plan() -> CheckpointPlan:
@@ -312,7 +317,7 @@ def slow_plan() -> CheckpointPlan:
     """Return a curve of a step that fits unchanged, but is slower than with the chosen checkpoints."""
     found = plan(budget_bytes=9000, best=0)
     points = (replace(found.points[0], at_least_seconds=0.020), *found.points[1:])
-    return replace(found, points=points, best=points[0], is_loop=True)
+    return replace(_in_a_scan(found), points=points, best=points[0])
 
 
 def _explanation() -> Document:
@@ -469,7 +474,7 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan_around_functions": lambda: plan_document(plan_around_functions()),
     "plan_in_groups": lambda: plan_document(plan_in_groups()),
     "plan_fits": lambda: plan_document(unchanged_plan()),
-    "plan_fits_in_a_scan": lambda: plan_document(replace(unchanged_plan(), is_loop=True)),
+    "plan_fits_in_a_scan": lambda: plan_document(_in_a_scan(unchanged_plan())),
     "plan_fits_but_is_slow": lambda: plan_document(slow_plan()),
     "plan_fits_nothing": lambda: plan_document(plan(budget_bytes=4999, best=None)),
     "explain": _explanation,
@@ -544,6 +549,6 @@ def test_offloading_is_offered_once() -> None:
         operations_per_second={}, memory_bytes_per_second=1.0, link_bytes_per_second=1.0, host_bytes_per_second=1.0
     )
     target = replace(H100, speeds=speeds)
-    nothing_fits = replace(plan(budget_bytes=4999, best=None), is_loop=True, target=target)
+    nothing_fits = replace(_in_a_scan(plan(budget_bytes=4999, best=None)), target=target)
     assert "With --offload" in str(plan_document(nothing_fits))
     assert "With --offload" not in str(plan_document(replace(nothing_fits, may_offload=True)))

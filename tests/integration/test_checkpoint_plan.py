@@ -483,7 +483,7 @@ def test_a_plan_around_a_function_is_applied(memprof: Command, monkeypatch: pyte
     spec = module.step_spec()
     plan = package.plan(spec, memory="18MiB", target="cpu", allow="none")
     assert plan.best is not None
-    assert (plan.has_blocks, plan.num_blocks) == (False, 4)
+    assert (plan.placement.has_blocks, plan.placement.num_blocks) == (False, 4)
     changed = package.apply(plan)(module.step)
     assert package.profile(changed, *spec.args, target="cpu").footprint_bytes == plan.best.footprint_bytes
     args = jax.tree.map(lambda leaf: jnp.linspace(-0.1, 0.1, leaf.size).reshape(leaf.shape), spec.args)

@@ -390,5 +390,6 @@ def plan_json(plan: CheckpointPlan) -> PlanJson:
         footprint_bytes=shown.footprint_bytes,
         recomputed_flops=shown.recomputed_flops,
         num_compiles=len(plan.points),
+        num_blocks=plan.placement.num_blocks,
         curve=[filled(PlanPointJson, point) for point in plan.curve],
     )

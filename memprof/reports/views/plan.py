@@ -29,7 +29,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
         "target": (plan.target.name,),
         "budget": exact_size(plan.budget_bytes),
         "changes": [each.rule for each in plan.changes],
-        "checkpoints": (f"around {plan.num_blocks:,} {_blocks(plan)}",) if has_checkpoints else (),
+        "checkpoints": (f"around {plan.placement.num_blocks:,} {_blocks(plan)}",) if has_checkpoints else (),
     }
     return Document(
         blocks=(
@@ -48,11 +48,11 @@ def plan_document(plan: CheckpointPlan) -> Document:
 
 
 def _blocks(plan: CheckpointPlan) -> str:
-    if not plan.has_blocks:
-        names = " and ".join(each.title for each in plan.functions)
-        return f"{'call' if plan.num_blocks == 1 else 'calls'} of {names}"
-    unit = ("loop iterations", "loop iteration") if plan.is_loop else ("blocks of equal operations", "block")
-    return unit[plan.num_blocks == 1]
+    if not plan.placement.has_blocks:
+        names = " and ".join(each.title for each in plan.placement.functions)
+        return f"{'call' if plan.placement.num_blocks == 1 else 'calls'} of {names}"
+    unit = ("loop iterations", "loop iteration") if plan.placement.is_loop else ("blocks of equal operations", "block")
+    return unit[plan.placement.num_blocks == 1]
 
 
 def _answer(plan: CheckpointPlan) -> str:
@@ -78,7 +78,7 @@ def _repeats(plan: CheckpointPlan) -> str:
 def _could_offload(plan: CheckpointPlan) -> bool:
     """Whether offloading may help, and was not tried."""
     is_known = plan.target.speeds is not None and family_of(plan.target.platform).offloads
-    return plan.best is None and plan.is_loop and is_known and not plan.may_offload
+    return plan.best is None and plan.placement.is_loop and is_known and not plan.may_offload
 
 
 def _waiting(point: PlanPoint) -> str:
@@ -95,7 +95,7 @@ def _faster(plan: CheckpointPlan) -> str:
         return ""
     within = [each for each in plan.points if each.footprint_bytes <= plan.best.footprint_bytes and each.checkpoints]
     if not any(point.checkpoints for point in plan.points):
-        return _CAN_BE_FASTER if plan.is_loop else ""
+        return _CAN_BE_FASTER if plan.placement.is_loop else ""
     seconds = ranking_seconds(plan.points)
     fastest = min(within, key=seconds, default=plan.best)
     if seconds(fastest) >= seconds(plan.best):
@@ -166,7 +166,7 @@ def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
     if point.checkpoints is None or point.num_first is None:
         return ""
     rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another policy"
-    return f", {rest} around the last {plan.num_blocks - point.num_first}"
+    return f", {rest} around the last {plan.placement.num_blocks - point.num_first}"
 
 
 def _groups(point: PlanPoint) -> str:

@@ -101,12 +101,14 @@ class NextCompile:
             # The fewest blocks without a checkpoint that make it faster; most candidates are too large with these.
             uniform_seconds = self._seconds(each.choice)
             share = max(uniform_seconds - seconds, 0.0) / (uniform_seconds - unchanged_seconds)
-            fewest = floor(self.step.num_blocks * min(share, 1.0)) + 1
+            fewest = floor(self.step.placement.num_blocks * min(share, 1.0)) + 1
             number = self._max_without_checkpoint(each.choice, fewest, most)
             choice = self.step.without_last(each.choice, number)
             if number >= fewest and self.step.known(choice) is None:
                 found = Candidate(name=CHOSEN, choice=choice)
-                seconds = uniform_seconds - (uniform_seconds - unchanged_seconds) * number / self.step.num_blocks
+                seconds = (
+                    uniform_seconds - (uniform_seconds - unchanged_seconds) * number / self.step.placement.num_blocks
+                )
         return found
 
     def _max_without_checkpoint(self, choice: Choice, fewest: int, most: int) -> int:
@@ -120,9 +122,9 @@ class NextCompile:
             known = self.step.known(mixed)
             return (self.step.predicted(mixed.checkpoints) if known is None else known.footprint_bytes) > most
 
-        if fewest >= self.step.num_blocks or is_too_large(fewest):
+        if fewest >= self.step.placement.num_blocks or is_too_large(fewest):
             return fewest - 1
-        return fewest + bisect_left(range(fewest + 1, self.step.num_blocks), True, key=is_too_large)
+        return fewest + bisect_left(range(fewest + 1, self.step.placement.num_blocks), True, key=is_too_large)
 
     def _fastest_uniform(self, share: float) -> Candidate | None:
         """Return the fastest candidate with the same choice for all blocks that is predicted to fit.

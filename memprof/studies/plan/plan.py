@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import Rewrite
-from memprof.studies.changes.checkpoint_code import Written
 from memprof.studies.pasted_code import pasteable
-from memprof.studies.plan.code import code_of, code_of_functions
+from memprof.studies.plan.placement import Placement
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
 DOTS, DOTS_WITHOUT_BATCH = "dots_saveable", "dots_with_no_batch_dims_saveable"  # policies of JAX
@@ -102,12 +101,7 @@ class CheckpointPlan:
     Attributes:
         points: every compile, in order.
         best: the unchanged step if it fits the budget, otherwise the fastest point that fits; None if no point does.
-        num_blocks: number of checkpointed parts of the step.
-        is_loop: whether these parts are the iterations of scans.
-        is_nested: whether these scans are within other scans.
-        places: the functions that compute these parts, with files and lines, if known.
-        functions: user functions to put the checkpoints around; empty if code can change no known function.
-        has_blocks: whether these parts are the blocks of the step, not the calls of these functions.
+        placement: the parts of the step that get a checkpoint.
         may_offload: whether results may be offloaded to host memory.
         changes: changes to the step before checkpoints are added.
         repeats: how many collectives and random numbers the plan recomputes in a step, by primitive.
@@ -118,14 +112,9 @@ class CheckpointPlan:
     budget_bytes: int
     points: tuple[PlanPoint, ...]
     best: PlanPoint | None
-    num_blocks: int
-    is_loop: bool
+    placement: Placement
     changes: tuple[PlannedChange, ...] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
-    places: tuple[str, ...] = ()
-    functions: tuple[Written, ...] = ()
-    has_blocks: bool = True
-    is_nested: bool = False
     may_offload: bool = False
 
     @property
@@ -144,15 +133,7 @@ class CheckpointPlan:
         if self.best is None:
             return ""
         changes = [each.code for each in self.changes]
-        if self.checkpoints is None:
-            return pasteable(*changes)
-        is_in_parts = self.checkpoints.num_first is not None or self.checkpoints.group_size is not None
-        is_uniform = not is_in_parts and not self.checkpoints.offloaded
-        if self.functions and (not self.has_blocks or (self.is_loop and is_uniform)):
-            code = code_of_functions(self.checkpoints, self.functions, replaces_others=self.has_blocks)
-            return pasteable(*changes, code)
-        code = code_of(self.checkpoints, is_loop=self.is_loop, is_nested=self.is_nested, places=self.places)
-        return pasteable(*changes, code)
+        return pasteable(*changes, *([] if self.checkpoints is None else [self.placement.code(self.checkpoints)]))
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

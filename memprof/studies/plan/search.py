@@ -68,7 +68,7 @@ def plan_step(
         raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
     if search.smallest_bytes > budget_bytes:
         search.try_changes(allowed, report, budget_bytes)
-    if offload and not search.step.is_loop and (with_curve or search.smallest_bytes > budget_bytes):
+    if offload and not search.step.placement.is_loop and (with_curve or search.smallest_bytes > budget_bytes):
         raise MemprofError(
             f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
             " layers back to the device at once"
@@ -87,14 +87,9 @@ def plan_step(
         budget_bytes=budget_bytes,
         points=tuple(search.points),
         best=best,
-        num_blocks=search.step.num_blocks,
-        is_loop=search.step.is_loop,
-        is_nested=search.step.is_nested,
+        placement=search.step.placement,
         may_offload=offload,
         changes=tuple(search.changes),
-        places=search.step.places,
-        functions=search.step.functions,
-        has_blocks=search.step.has_blocks,
         repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
 
@@ -173,12 +168,14 @@ class _Search:
             self._choose_wider_place()
         if self.smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
             return
-        self._try_candidates(budget_bytes, self._max_points - 1 if self.step.is_loop else len(self.points) + 1)
-        if self.step.is_of_layers and self.step.is_loop:
+        self._try_candidates(
+            budget_bytes, self._max_points - 1 if self.step.placement.is_loop else len(self.points) + 1
+        )
+        if self.step.is_of_layers and self.step.placement.is_loop:
             self._try_mixture(budget_bytes)
             self._try_candidates(budget_bytes, self._max_points - 1)
         self._counts_storing = False
-        is_storing_measured = self.step.is_loop and keeps_results(self.points, budget_bytes)
+        is_storing_measured = self.step.placement.is_loop and keeps_results(self.points, budget_bytes)
         self._try_candidates(
             budget_bytes, min(self._max_points, len(self.points) + 1) if is_storing_measured else self._max_points
         )
@@ -187,7 +184,7 @@ class _Search:
         """Compare all places for the checkpoints, if the chosen one was estimated to fit, but does not."""
         if not self.step.is_settled:
             found = in_best_place(self._in_blocks, 0)
-            if (found.functions, found.has_blocks) != (self.step.functions, self.step.has_blocks):
+            if found.placement != self.step.placement:
                 self.step = found
                 self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
 
@@ -197,10 +194,10 @@ class _Search:
         Unrolled layers go into groups only if they are not predicted to fit without: keeping more may take less memory.
         If no groups are predicted to fit, the smallest are compiled, to show how far groups go.
         """
-        if not self.step.is_loop and self._may_fit(budget_bytes):
+        if not self.step.placement.is_loop and self._may_fit(budget_bytes):
             return False
         chosen = self.step
-        self.step = chosen if chosen.has_blocks else self._in_blocks  # calls of functions have no groups
+        self.step = chosen if chosen.placement.has_blocks else self._in_blocks  # calls of functions have no groups
         choices = self.step.in_groups()
         for share in (1 - MARGIN, 1 + DOUBT):
             for each in choices:
@@ -242,7 +239,7 @@ class _Search:
                 time=self._time,
                 budget_bytes=budget_bytes,
                 is_last=len(self.points) + 1 == self._max_points,
-                may_leave_last=self.step.is_of_layers and not self.step.is_loop and not self._counts_storing,
+                may_leave_last=self.step.is_of_layers and not self.step.placement.is_loop and not self._counts_storing,
             )
             candidate = following.candidate()
             if candidate is None:
@@ -284,7 +281,7 @@ class _Search:
         The backward pass begins with the last blocks, so their results are freed first.
         """
         fastest, time = self._time.fewest(self.points, budget_bytes), self._time
-        found = mixtures(self.step.points, time, num_blocks=self.step.num_blocks, budget_bytes=budget_bytes)
+        found = mixtures(self.step.points, time, num_blocks=self.step.placement.num_blocks, budget_bytes=budget_bytes)
         for each in (mixture for mixture in found[:1] if mixture.seconds < fastest):
             for num_rest in range(each.num_rest, 0, -1):
                 if len(self.points) == self._max_points:
@@ -298,10 +295,10 @@ class _Search:
         low, high = mixture.low.checkpoints, mixture.high.checkpoints
         assert low is not None  # only the unchanged step has none, and no point recomputes less
         rest = None if high is None else high.kept
-        return Checkpoints(kept=low.kept, num_first=self.step.num_blocks - num_rest, kept_by_rest=rest)
+        return Checkpoints(kept=low.kept, num_first=self.step.placement.num_blocks - num_rest, kept_by_rest=rest)
 
     def _compile_mixture(self, mixture: Mixture, num_rest: int) -> PlanPoint:
-        low, high, share = mixture.low, mixture.high, num_rest / self.step.num_blocks
+        low, high, share = mixture.low, mixture.high, num_rest / self.step.placement.num_blocks
         point = self.step.compiled(
             CHOSEN,
             self._checkpoints_of(mixture, num_rest),

@@ -23,12 +23,12 @@ from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
-from memprof.studies.changes.checkpoint_code import Written
 from memprof.studies.changes.checkpoint_places import CLEARLY, best_place
 from memprof.studies.plan.candidates import point_of, signatures_of
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, sizes_of
 from memprof.studies.plan.functions import blocks_of_functions, checkpointed_functions
 from memprof.studies.plan.groups import in_groups
+from memprof.studies.plan.placement import Placement
 from memprof.studies.plan.plan import PlanPoint
 from memprof.studies.plan.predictions import Compiled, predicted_bytes
 from memprof.studies.plan.times import StepTime, step_time
@@ -64,14 +64,10 @@ class ChangedStep:
 
     Attributes:
         blocks: the parts of the step that get a checkpoint.
-        is_loop: whether these parts are the iterations of scans.
+        placement: where these parts are.
         points: its compiles; the first is without checkpoints.
         around_bytes: bytes of its arguments and results.
-        places: the functions that compute these parts, with files and lines, if known.
         has_user_functions: whether user functions compute these parts, or produce many bytes.
-        functions: user functions to put the checkpoints around; empty if no function that code can change computes
-            exactly these parts.
-        has_blocks: whether these parts are the blocks of the step (see `blocks.py`), not the calls of these functions.
         is_settled: whether no other place for the checkpoints remains to be compared with these parts.
         waiting_seconds: lower bound on its wait for communication, without checkpoints.
         peaks: the estimated peaks of its traces, by checkpoints.
@@ -79,36 +75,26 @@ class ChangedStep:
 
     spec: StepSpec
     blocks: list[Block]
-    is_loop: bool
+    placement: Placement
     compiler: Compiler
     around_bytes: int
-    places: tuple[str, ...]
     has_user_functions: bool
     waiting_seconds: float
-    functions: tuple[Written, ...] = ()
-    has_blocks: bool = True
     is_settled: bool = True
     points: list[PlanPoint] = field(default_factory=list)
     peaks: dict[Checkpoints | None, tuple[int, ...]] = field(default_factory=dict)
 
     @property
-    def num_blocks(self) -> int:
-        """The number of runs of all blocks."""
-        return sum(block.count for block in self.blocks)
-
-    @property
     def is_of_layers(self) -> bool:
         """Whether its blocks are equal layers in sequence."""
-        return self.has_blocks and len(self.blocks) == 1 and self.blocks[0].count > 1 and not self.is_nested
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether its blocks are the iterations of scans within other scans."""
-        return any(block.inner_count is not None for block in self.blocks)
+        is_one = len(self.blocks) == 1 and self.placement.num_blocks > 1
+        return is_one and self.placement.has_blocks and not self.placement.is_nested
 
     def around(self, checkpoints: Checkpoints) -> AbstractContextManager[object]:
         """Return the context in which the step is traced with checkpoints."""
-        return checkpointed(checkpoints) if self.has_blocks else checkpointed_functions(self.functions, checkpoints)
+        if self.placement.has_blocks:
+            return checkpointed(checkpoints)
+        return checkpointed_functions(self.placement.functions, checkpoints)
 
     def everything(self) -> Choice:
         """Return the choice that keeps all results that the backward pass needs."""
@@ -119,7 +105,7 @@ class ChangedStep:
         """The estimate of its time, from its compiles so far."""
         speeds = self.compiler.target.speeds
         bandwidth = None if speeds is None else speeds.memory_bytes_per_second
-        return step_time(self.points, bandwidth, is_loop=self.is_loop)
+        return step_time(self.points, bandwidth, is_loop=self.placement.is_loop)
 
     def fastest(self, budget_bytes: int, time: StepTime) -> Choice:
         """Return the choice within a budget of bytes that is estimated to be fastest."""
@@ -140,17 +126,17 @@ class ChangedStep:
 
         Their backward passes come first, so their results are freed before the other blocks are recomputed.
         """
-        share = number / self.num_blocks
+        share = number / self.placement.num_blocks
         return replace(
             choice,
             size_bytes=round(choice.size_bytes + share * (self.everything().size_bytes - choice.size_bytes)),
             repeated_seconds=(1 - share) * choice.repeated_seconds,
-            num_first=self.num_blocks - number,
+            num_first=self.placement.num_blocks - number,
         )
 
     def in_groups(self) -> list[Choice]:
         """Return choices with iterations or layers in groups, fastest first; empty if groups save nothing."""
-        if not self.has_blocks or self.compiler.host_bandwidth is not None:
+        if not self.placement.has_blocks or self.compiler.host_bandwidth is not None:
             return []
         everything, time = self.everything().size_bytes, self.time
         seconds: dict[Choice, float] = {}
@@ -224,7 +210,7 @@ class ChangedStep:
             around_bytes=self.around_bytes,
             sizes=sizes_of(self.blocks),
             everything=self.everything().kept,
-            num_blocks=self.num_blocks,
+            num_blocks=self.placement.num_blocks,
         )
 
 
@@ -248,10 +234,14 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
     return ChangedStep(
         spec=spec,
         blocks=blocks,
-        is_loop=has_loops,
+        placement=Placement(
+            num_blocks=sum(block.count for block in blocks),
+            is_loop=has_loops,
+            is_nested=any(block.inner_count is not None for block in blocks),
+            titles=tuple(dict.fromkeys(_title(layer) for closed in functions for layer in layers_of(closed))),
+        ),
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
-        places=tuple(dict.fromkeys(_place(layer) for closed in functions for layer in layers_of(closed))),
         has_user_functions=any(layers_of(each) or large_functions(each) for each in functions),
         waiting_seconds=_waiting_seconds(report),
         points=[point],
@@ -284,7 +274,8 @@ def in_best_place(step: ChangedStep, budget_bytes: int) -> ChangedStep:
     if place.has_blocks:
         keep_nothing = Checkpoints(kept=frozenset())
         step.predicted(keep_nothing)
-        return replace(step, functions=place.written) if min(step.peaks[keep_nothing]) == peak_bytes else step
+        is_equal = min(step.peaks[keep_nothing]) == peak_bytes
+        return replace(step, placement=replace(step.placement, functions=place.written)) if is_equal else step
     if peak_bytes > CLEARLY * unchanged_bytes:
         return step
     blocks = _blocks(blocks_of_functions(spec, target, place.written), step.compiler)
@@ -292,9 +283,12 @@ def in_best_place(step: ChangedStep, budget_bytes: int) -> ChangedStep:
     return replace(
         step,
         blocks=blocks,
-        is_loop=any(each.is_loop for each in place.written),
-        functions=place.written,
-        has_blocks=False,
+        placement=Placement(
+            num_blocks=sum(block.count for block in blocks),
+            is_loop=any(each.is_loop for each in place.written),
+            functions=place.written,
+            has_blocks=False,
+        ),
         points=[replace(step.points[0], kept_bytes=kept_bytes)],
         peaks={None: step.peaks[None]},
     )
@@ -306,7 +300,7 @@ def _blocks(programs: Sequence[BlockProgram], compiler: Compiler) -> list[Block]
     return [block_of(each, target.speeds, num_devices=num_devices, with_inputs=with_inputs) for each in programs]
 
 
-def _place(layer: Layer) -> str:
+def _title(layer: Layer) -> str:
     if layer.is_loop:
         layer = layer.from_outermost[0]
     return f"{layer.title} at {Path(layer.file).name}:{layer.line}"

@@ -17,6 +17,7 @@ from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of
 from memprof.studies.plan.mixtures import mixtures
+from memprof.studies.plan.placement import Placement
 from memprof.studies.plan.plan import CheckpointPlan, PlannedChange, PlanPoint
 from memprof.studies.plan.times import StepTime
 
@@ -315,7 +316,8 @@ def test_the_code_of_a_plan_has_the_imports_of_all_its_changes_at_the_top() -> N
         PlannedChange(rule="chunked_loss", code="from mine import in_chunks\n\nstep = in_chunks(step)\n"),
     )
     plan = CheckpointPlan(
-        label="net", target=H100, budget_bytes=100, points=(point,), best=point, num_blocks=2, is_loop=False,
+        label="net", target=H100, budget_bytes=100, points=(point,), best=point,
+        placement=Placement(num_blocks=2, is_loop=False),
         changes=changes,
     )  # fmt: skip
     assert plan.code.startswith(

@@ -204,7 +204,7 @@ def test_a_step_within_the_budget_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
     plan = _Compiler([_layers()]).plan(monkeypatch, budget_bytes)
     assert _rows(plan) == [_AS_IT_IS]
     assert plan.best is plan.points[0]
-    assert (plan.checkpoints, plan.code, plan.num_blocks, plan.budget_bytes) == (None, "", 1, budget_bytes)
+    assert (plan.checkpoints, plan.code, plan.placement.num_blocks, plan.budget_bytes) == (None, "", 1, budget_bytes)
 
 
 def test_a_choice_that_comes_close_to_the_budget_is_the_last_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_the_last_of_equal_layers_have_no_checkpoint(monkeypatch: pytest.MonkeyP
         Checkpoints(kept=frozenset({_NORM}), num_first=number) for number in (8, 7)
     ]
     assert plan.best is plan.points[-1]
-    assert plan.num_blocks == 10
+    assert plan.placement.num_blocks == 10
 
 
 def test_the_last_layers_are_considered_if_nothing_fits_and_if_something_recomputes_nothing(
@@ -324,7 +324,7 @@ def test_the_last_layers_are_considered_if_nothing_fits_and_if_something_recompu
 def test_different_blocks_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _Compiler([_layers(5), _layers(5)]).plan(monkeypatch, 5000)
     assert all(each.checkpoints is None or each.checkpoints.num_first is None for each in plan.points)
-    assert (plan.is_loop, plan.num_blocks) == (False, 10)
+    assert (plan.placement.is_loop, plan.placement.num_blocks) == (False, 10)
 
 
 def test_turns_of_a_loop_are_mixed_when_no_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_turns_of_a_loop_are_mixed_when_no_choice_is_left(monkeypatch: pytest.Mo
     assert _rows(plan)[1:] == [("nothing kept", 1000, 0, 280.0, 280), ("chosen", 4000, 3000, 190.0, 190), mixed]
     assert plan.best is plan.points[-1]
     assert [each.checkpoints and each.checkpoints.num_first for each in plan.points] == [None, None, None, 9]
-    assert (plan.is_loop, plan.num_blocks) == (True, 10)
+    assert (plan.placement.is_loop, plan.placement.num_blocks) == (True, 10)
 
 
 def test_a_mixture_that_costs_more_than_a_choice_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,8 +677,8 @@ def test_functions_are_a_place_by_the_estimates_alone(
     compiler = _Compiler([_layers()])
     compiler.place = SimpleNamespace(written=written, has_blocks=has_blocks, peak_bytes=peak_bytes)
     plan = compiler.plan(monkeypatch, 1515)
-    assert len(plan.functions) == functions
-    assert plan.has_blocks == (has_blocks or not functions)
+    assert len(plan.placement.functions) == functions
+    assert plan.placement.has_blocks == (has_blocks or not functions)
     assert _rows(plan) == [_AS_IT_IS, _NOTHING_KEPT, ("chosen", 1500, 500, 7.0, 7)]
 
 
@@ -691,17 +691,17 @@ def test_blocks_that_are_estimated_to_fit_are_the_place_unless_they_do_not_fit(m
     plan = compiler.plan(monkeypatch, 990)
     assert compiler.enough == [495, 0]
     assert [row[:2] for row in _rows(plan)[:3]] == [("as it is", 2000), ("nothing kept", 1000), ("nothing kept", 1000)]
-    assert plan.functions == written
+    assert plan.placement.functions == written
     assert len(plan.points) <= 5
     # A function that is not enough, either, gives way to the blocks.
     function = SimpleNamespace(written=written, has_blocks=False, peak_bytes=400)
     compiler = _Compiler([_layers()], place=[function, SimpleNamespace(written=None, has_blocks=True, peak_bytes=300)])
     plan = compiler.plan(monkeypatch, 990)
-    assert (plan.functions, plan.has_blocks) == ((), True)
+    assert (plan.placement.functions, plan.placement.has_blocks) == ((), True)
     # What is above that is no reason to stop: all places have been compared.
     blocks.peak_bytes = 496
     compiler = _Compiler([_layers()], place=[blocks])
-    assert compiler.plan(monkeypatch, 990).functions == ()
+    assert compiler.plan(monkeypatch, 990).placement.functions == ()
     assert compiler.enough == [495]
     compiler = _Compiler([_layers()], place=[blocks])
     compiler.plan(monkeypatch, 990, with_curve=True)
