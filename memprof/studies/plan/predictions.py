@@ -44,7 +44,8 @@ def predicted_bytes(
     Each estimate is corrected by the weighted mean difference between footprints and estimates of the compiles. A
     compile's weight is the inverse square of its distance: the bytes that either it or the checkpoints keep, but not
     both. The footprint is the mean of the corrected estimates, weighted by the inverse variance of their differences.
-    The size of arguments and results counts as one more difference, because estimates leave them out.
+    The size of arguments and results counts as one more difference, because estimates leave them out. No footprint is
+    smaller than these.
 
     Args:
         peaks: the estimates for the checkpoints.
@@ -71,7 +72,7 @@ def predicted_bytes(
         differences = [each.footprint_bytes - each.peaks[number] for each in compiled]
         corrected.append(peak + fmean(differences, weights))
         precisions.append(1 / (pvariance([*differences, around_bytes]) + noise))
-    return round(fmean(corrected, precisions))
+    return max(round(fmean(corrected, precisions)), around_bytes)
 
 
 def _is_extreme(checkpoints: Checkpoints | None) -> bool:

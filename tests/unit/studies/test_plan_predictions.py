@@ -54,6 +54,12 @@ def test_a_step_without_checkpoints_and_one_that_keeps_nothing_count_less() -> N
     assert _predicted(_kept(_NORM), (600,), nothing, up) == round(600 + _mean((700, 520), (750, 500)))
 
 
+def test_no_footprint_is_below_the_arguments_and_results() -> None:
+    """An estimate of the unchanged step that is 900 too large would make another one negative."""
+    as_it_is = _compiled(None, 1000, 1900)
+    assert _predicted(_kept(), (500,), as_it_is, around_bytes=150) == 150
+
+
 def test_layers_of_a_mixture_count_by_their_number() -> None:
     """Three of four layers keep nothing, so a quarter of all 700 bytes is kept; then three quarters."""
     nothing, everything = _compiled(_kept(), 1000, 300), _compiled(_kept(_UP, _DOWN, _NORM), 2000, 1200)
