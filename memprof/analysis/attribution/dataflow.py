@@ -24,6 +24,7 @@ from functools import lru_cache
 from math import prod
 
 from memprof.analysis.attribution.aliases import AliasSets
+from memprof.analysis.attribution.loop_states import makers_of_states
 from memprof.analysis.attribution.op_names import Named
 from memprof.analysis.attribution.operations import Operation, find_operations
 from memprof.analysis.hlo.program import Instruction, Program
@@ -37,7 +38,8 @@ class Origin(IntEnum):
     The lower bits are the roles of arguments, see `ROLE_ORIGIN`. The first three of these mean that an operation of
     that phase lies upstream. The `DIRECT_` bits mean that parameters, optimizer state or other arguments (no scalars,
     no keys) reach the value without passing through the forward or backward pass. `OTHER_DEVICES` means that other
-    devices sent a part.
+    devices sent a part. `PROGRAM_DATA` means that parameters were multiplied with data of the program itself (a dataset
+    or a grid of points that the step closes over), or that a loop computes the value as its state.
     """
 
     FORWARD = 1 << 16
@@ -47,6 +49,7 @@ class Origin(IntEnum):
     DIRECT_OPTIMIZER_STATE = 1 << 20
     DIRECT_DATA = 1 << 21
     OTHER_DEVICES = 1 << 22
+    PROGRAM_DATA = 1 << 23
 
 
 class Use(IntEnum):
@@ -63,10 +66,12 @@ class Use(IntEnum):
 
 ROLE_ORIGIN = {role: 1 << number for number, role in enumerate(Role)}
 ROLES = sum(ROLE_ORIGIN.values())
+SOURCES = ROLES | Origin.PROGRAM_DATA
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE)
 FROM_PARAMS = ROLE_ORIGIN[Role.PARAMS]
-FROM_DATA = sum(bit for role, bit in ROLE_ORIGIN.items() if role not in _STATE)  # all that the update does not change
+# All that the update does not change.
+FROM_DATA = sum(bit for role, bit in ROLE_ORIGIN.items() if role not in _STATE) | Origin.PROGRAM_DATA
 
 # The origin that an argument of a role gives to its direct readers.
 _DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
@@ -75,7 +80,7 @@ _DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
 }
 _DIRECT_STATE = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
 _DIRECT_BITS = _DIRECT_STATE | Origin.DIRECT_DATA
-_DIRECT_DATA = Origin.DIRECT_DATA
+_DIRECT_DATA, _PROGRAM_DATA = Origin.DIRECT_DATA, int(Origin.PROGRAM_DATA)
 _LARGEST_KEY = 4  # elements of an `rbg` random key; `threefry2x32` has two
 _PHASE_ORIGIN = {
     Named.FORWARD: Origin.FORWARD,
@@ -106,6 +111,7 @@ _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
 _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _MATRIX_PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
+_NAMES_OF_PRODUCTS = ("dot_general", "conv_general_dilated")  # XLA turns small products into other operations
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
 _NOT_COMPUTING = _SPREAD | set(_SAME_QUANTITY) - {"add", "subtract", "negate", "scatter"}
@@ -174,6 +180,8 @@ class Dataflow:
             if program.instructions[operation.index].opcode in _MATRIX_PRODUCTS
             for _, group in operation.inputs
         }
+        self._makers_of_states = makers_of_states(program, groups, self.operations)
+        self._products = frozenset(filter(self._is_product, (operation.index for operation in self.operations)))
         self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
         self.repeat(self._pass_down)
         self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
@@ -305,7 +313,7 @@ class Dataflow:
         """Propagate origins and phases from definitions to uses. Return whether anything changed."""
         changed = False
         origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
-        direct = self._direct
+        direct, states, products = self._direct, self._makers_of_states, self._products
         for operation in self.operations:
             op_named = operation.named
             made_from = _OTHER_DEVICES if operation.is_fetched else 0
@@ -325,6 +333,10 @@ class Dataflow:
                 if op_named is not _NAMED_UNPHASED:
                     made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[op_named]
             computed = shown if operation.moved is None else all_computed[operation.moved]
+            if made_from & FROM_PARAMS and (
+                operation.index in states or (operation.index in products and self._reads_program_data(operation))
+            ):
+                made_from |= _PROGRAM_DATA
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's next version keeps its role
@@ -375,6 +387,21 @@ class Dataflow:
                     use[group] |= bits
                     changed = True
         return changed
+
+    def _is_product(self, index: int) -> bool:
+        """Whether an instruction is a matrix product or a convolution, or the multiplication of a small one."""
+        instruction = self._program.instructions[index]
+        if instruction.opcode != "multiply":
+            return instruction.opcode in _MATRIX_PRODUCTS
+        return instruction.op_name.rpartition("/")[2] in _NAMES_OF_PRODUCTS
+
+    def _reads_program_data(self, operation: Operation) -> bool:
+        """Whether an operation reads an array that depends on no argument, besides zeros and the like."""
+        operands = self._program.instructions[operation.index].operands
+        return any(
+            not self.origin[group] & ROLES and not self._is_scalar(operands[number])
+            for number, group in operation.inputs
+        )
 
     def _is_scalar(self, index: int) -> bool:
         """Whether all elements of an instruction's result are the same number."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
-from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES, Dataflow
+from memprof.analysis.attribution.dataflow import FROM_PARAMS, SOURCES, Dataflow
 from memprof.analysis.attribution.module_paths import Keys, Mirror, ModulePaths
 from memprof.analysis.attribution.op_names import Named
 from memprof.analysis.attribution.operations import Operation
@@ -100,7 +100,7 @@ class Owners:
         owner_of, origin, of_params = self._owner, self._flow.origin, FROM_PARAMS
         for operation in self._flow.operations:
             copies = [
-                group for group in operation.outputs if origin[group] & ROLES == of_params and group not in owner_of
+                group for group in operation.outputs if origin[group] & SOURCES == of_params and group not in owner_of
             ]
             if copies and (owners := {owner_of[group] for _, group in operation.inputs if group in owner_of}):
                 owner = self._one_of(owners)

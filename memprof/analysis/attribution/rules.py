@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES, Origin, Use
+from memprof.analysis.attribution.dataflow import FROM_PARAMS, ROLES, SOURCES, Origin, Use
 from memprof.analysis.attribution.values import Value
 from memprof.analysis.hlo.program import COLLECTIVES
 from memprof.analysis.hlo.rematerialization import is_rematerialized
@@ -81,16 +81,17 @@ def param_copies(value: Value) -> Explanation:
     """Values that depend on parameters alone, made in any phase.
 
     With float32 parameters and bfloat16 compute, these are the bfloat16 casts that are kept for the backward pass, and
-    also transposes for a layout.
+    also transposes for a layout. What a layer computes from data that the step closes over, or a loop as its state, is
+    no copy.
     """
-    if value.origin & ROLES != FROM_PARAMS:
+    if value.origin & SOURCES != FROM_PARAMS:
         return None
     return Category.PARAM_COPIES, "depends only on parameters"
 
 
 def gathered_params(value: Value) -> Explanation:
     """Parameters sharded over several devices, gathered for an operation that needs more than the local shard."""
-    if value.origin & ROLES != FROM_PARAMS or not value.origin & Origin.OTHER_DEVICES:
+    if value.origin & SOURCES != FROM_PARAMS or not value.origin & Origin.OTHER_DEVICES:
         return None
     return Category.GATHERED_PARAMS, "depends only on parameters, partly gathered from other devices"
 
