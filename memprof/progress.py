@@ -46,7 +46,20 @@ def stages_shown(what: str) -> Iterator[Progress]:
         finally:
             _write(_NEW_LINE)
     else:
-        yield lambda stage: _write(f"{what}: {stage} ...\n")
+        yield on_change(lambda stage: _write(f"{what}: {stage} ...\n"))
+
+
+def on_change(show: Progress) -> Progress:
+    """Return a function that shows a stage if it differs from the last one: a compile that waits repeats its stage."""
+    last = ""
+
+    def show_change(stage: str) -> None:
+        nonlocal last
+        if stage != last:
+            last = stage
+            show(stage)
+
+    return show_change
 
 
 @contextmanager

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli.options import MAX_WIDTH, MIN_WIDTH
+from memprof.progress import on_change
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,7 +114,7 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
         A function to call with the name of each stage as it begins.
     """
     if not sys.stderr.isatty():
-        yield lambda stage: _print_stage(what, stage)
+        yield on_change(lambda stage: _print_stage(what, stage))
         return
     with _progress() as progress:
         task = progress.add_task(what)
@@ -145,7 +147,12 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
             left = outlook(label, stage)
             _print_stage(label, stage, f" ({left})" if left else "")
 
-        yield say_with_outlook
+        rows: dict[str, Callable[[str], None]] = {}
+
+        def say_change(label: str, stage: str) -> None:
+            rows.setdefault(label, on_change(partial(say_with_outlook, label)))(stage)
+
+        yield say_change
         return
     with _progress() as progress:
         total = progress.add_task(f"{len(labels)} rows", total=1, visible=len(labels) > 1)

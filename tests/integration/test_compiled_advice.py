@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -347,6 +348,53 @@ def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     assert advice.compiled is not None
     assert by_hand.footprint_bytes == advice.compiled.footprint_bytes
     assert advice.compiled.recomputed_flops == by_hand.report.recomputed_flops > 0
+
+
+_WAVES = """
+import jax, jax.numpy as jnp
+
+def velocity(net, points):
+    for w in net:
+        points = jnp.sin(points @ w)
+    return points[:, 0].reshape(256, 256)
+
+def simulated(net, points, scan=jax.lax.scan):
+    factor = velocity(net, points)
+    def propagate(carry, _):
+        before, now = carry
+        after = 2 * now - before + factor * (jnp.roll(now, 1) - now)
+        return (now, after), after[0]
+    start = jnp.zeros((256, 256)), jnp.ones((256, 256))
+    return scan(propagate, start, None, length=LENGTH)[1]
+
+def step(net, points, observed, scan=jax.lax.scan):
+    return jax.grad(lambda net: jnp.mean((simulated(net, points, scan) - observed) ** 2))(net)
+
+S = jax.ShapeDtypeStruct
+args = [S((8, 8), jnp.float32)] * 4, S((65536, 8), jnp.float32), S((LENGTH, 256), jnp.float32)
+"""
+
+
+def test_a_long_scan_is_advised_in_groups_of_iterations(tmp_path: Path) -> None:
+    """A checkpoint around the iterations saves nothing: they keep an array of 256 KiB each, as without it."""
+    own = _names(_WAVES.replace("LENGTH", "256"), tmp_path, "waves")
+    before = package.profile(own["step"], *own["args"], target="cpu")
+    assert before.footprint_bytes > 256 * 2**18
+    each = _compiled(package.advise(own["step"], *own["args"], target="cpu"))["recompute_in_groups"]
+    assert each.compiled is not None
+    assert each.compiled.saving_bytes > before.footprint_bytes / 2
+    assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE, Meaning.SAME_OPERATIONS)
+    assert "each group of 16 iterations" in each.proposal.what
+    assert "propagate at waves.py:" in each.proposal.how_to
+    exec(each.proposal.code_to_paste, pasted := dict[str, Any]())
+    by_hand = package.profile(partial(own["step"], scan=pasted["scan_in_groups"]), *own["args"], target="cpu")
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes
+
+
+@pytest.mark.with_one_jax
+def test_a_short_scan_is_not_advised_in_groups(tmp_path: Path) -> None:
+    own = _names(_WAVES.replace("LENGTH", "63"), tmp_path, "few_waves")
+    assert "recompute_in_groups" not in {each.rule for each in package.advise(own["step"], *own["args"], target="cpu")}
 
 
 @pytest.mark.with_one_jax

@@ -29,6 +29,13 @@ def test_a_log_has_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "a step: tracing ...\na step: compiling ...\n")
 
 
+def test_a_log_has_one_line_for_a_compile_that_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    with stages_shown("a step") as progress:
+        for stage in ("waiting", "waiting", "waiting", "compiling"):
+            progress(stage)
+    assert capsys.readouterr().err == "a step: waiting ...\na step: compiling ...\n"
+
+
 def test_on_a_terminal_it_is_one_line_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

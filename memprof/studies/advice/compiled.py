@@ -28,6 +28,7 @@ from memprof.studies.changes.minibatches import accumulated
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import MeaningCheck
+from memprof.studies.changes.scans_in_groups import scans_in_groups
 from memprof.studies.changes.shardings import divided_arguments
 from memprof.studies.changes.techniques import techniques
 
@@ -40,6 +41,7 @@ FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     in_chunks,
     accumulated,
     recomputations,
+    scans_in_groups,
     layered_states,
     narrow_accumulators,
     divided_arguments,

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isqrt
 
 from memprof.analysis.records.checkpoints import Block, Signature
+from memprof.studies.changes.group_code import best_group_size
 from memprof.studies.plan.choice import Choice, choice_of
-
-_NEAR = 2  # how much larger or smaller a divisor of the number of iterations may be than the best size
 
 
 def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
@@ -38,16 +36,8 @@ def in_groups(blocks: Sequence[Block], choice: Choice) -> Choice | None:
 
 
 def _best_size(block: Block, kept: frozenset[Signature]) -> int | None:
-    """Return the g for which L / g inputs, and the inputs and results of g blocks, are smallest; None below 2.
-
-    A divisor of L is preferred, because iterations that are left over take a copy of the arrays that the scan reads. A
-    scan within another scan has groups already.
-    """
-    if block.inner_count is not None:
+    """Return the best number of blocks in a group; None if groups save nothing."""
+    if block.inner_count is not None:  # a scan within another scan has groups already
         return block.inner_count
     kept_bytes = choice_of([replace(block, count=1)], kept).size_bytes
-    size = isqrt(block.count * block.carried_bytes // max(block.carried_bytes + kept_bytes, 1))
-    if size < 2:
-        return None
-    divisors = (each for each in range(max(size // _NEAR, 2), _NEAR * size + 1) if block.count % each == 0)
-    return min(divisors, key=lambda each: max(each / size, size / each), default=size)
+    return best_group_size(block.count, block.carried_bytes, kept_bytes)

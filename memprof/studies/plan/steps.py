@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import isclose
-from pathlib import Path
 
 from jax.extend.core import ClosedJaxpr
 
@@ -18,7 +17,7 @@ from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
 from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
-from memprof.sources.jax.checkpointing.layers import Layer, large_functions, layers_of
+from memprof.sources.jax.checkpointing.layers import large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
 from memprof.sources.jax.compile import capture_of, traced_jaxpr
@@ -238,7 +237,7 @@ def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) 
             num_blocks=sum(block.count for block in blocks),
             is_loop=has_loops,
             is_nested=any(block.inner_count is not None for block in blocks),
-            titles=tuple(dict.fromkeys(_title(layer) for closed in functions for layer in layers_of(closed))),
+            titles=tuple(dict.fromkeys(layer.place for closed in functions for layer in layers_of(closed))),
         ),
         compiler=compiler,
         around_bytes=totals.argument_bytes + totals.output_bytes - totals.alias_bytes,
@@ -298,12 +297,6 @@ def _blocks(programs: Sequence[BlockProgram], compiler: Compiler) -> list[Block]
     target, with_inputs = compiler.target, compiler.host_bandwidth is not None
     num_devices = target.topology.num_devices
     return [block_of(each, target.speeds, num_devices=num_devices, with_inputs=with_inputs) for each in programs]
-
-
-def _title(layer: Layer) -> str:
-    if layer.is_loop:
-        layer = layer.from_outermost[0]
-    return f"{layer.title} at {Path(layer.file).name}:{layer.line}"
 
 
 def _waiting_seconds(report: Report) -> float:

@@ -27,11 +27,12 @@ def test_names_between_colons_and_brackets_are_neither_pictures_nor_markup(capsy
 
 def test_rows_say_how_many_have_ended_and_how_long_the_others_will_take(capsys: pytest.CaptureFixture[str]) -> None:
     with row_stages(["a", "b"]) as progress:
-        progress("a", "compiling")
+        for label in ("a", "b", "a", "b"):  # both wait, and say so again and again
+            progress(label, "waiting")
         progress("a", "done")
         progress("b", "failed")
     said = re.sub(r"about \d+ s", "about N s", capsys.readouterr().err)
-    assert said == "a: compiling ...\na: done (1 of 2 rows, about N s to go)\nb: failed\n"
+    assert said == "a: waiting ...\nb: waiting ...\na: done (1 of 2 rows, about N s to go)\nb: failed\n"
 
 
 @pytest.mark.parametrize(

@@ -478,6 +478,19 @@ def test_layers_that_are_left_over_are_a_smaller_group() -> None:
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), found, jax.grad(by_hand)(weights, _X))
 
 
+def test_the_iterations_of_a_scan_count_beside_the_layers_before_it() -> None:
+    """The layers make 6 arrays, and the scan 40, of which only the last one leaves it."""
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _layer(x, w)
+        return jnp.sum(jax.lax.scan(lambda y, _: (jnp.sin(y * x), None), x, None, length=40)[0])
+
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
+    assert [(each.is_loop, each.count) for each in blocks_of(functions[0])] == [(True, 40)]
+
+
 def test_a_scan_beside_larger_operations_leaves_its_body_one_block() -> None:
     """The inner scan makes 4 arrays of 8 by 16, and the body beside it an array of 8 by 1024."""
 

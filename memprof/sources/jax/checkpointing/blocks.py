@@ -104,8 +104,8 @@ def inner_loops(loop: Any) -> list[Any]:
     """Return the scans in the body of a scan, if they make nearly all of its bytes; otherwise nothing."""
     body = loop.params["jaxpr"].jaxpr
     found = [each for each in equations_in_calls(body) if is_loop(each) and any(map(_has_derivative, each.outvars))]
-    total = sum(_bytes_of_loop(each) for each in equations_in_calls(body))
-    return found if sum(map(_bytes_of_loop, found)) >= _NEARLY_ALL * max(total, 1) else []
+    total = sum(_bytes_with_iterations(each) for each in equations_in_calls(body))
+    return found if sum(map(_bytes_with_iterations, found)) >= _NEARLY_ALL * max(total, 1) else []
 
 
 def equations_in_calls(jaxpr: core.Jaxpr) -> Iterator[Any]:
@@ -118,11 +118,13 @@ def equations_in_calls(jaxpr: core.Jaxpr) -> Iterator[Any]:
             yield equation
 
 
-def _bytes_of_loop(equation: Any) -> int:
+def _bytes_with_iterations(equation: Any) -> int:
     """Return the bytes that an equation makes, with all iterations of a scan."""
     if not is_loop(equation):
         return made_bytes(equation.outvars)
-    return int(equation.params["length"]) * sum(map(_bytes_of_loop, equations_in_calls(equation.params["jaxpr"].jaxpr)))
+    return int(equation.params["length"]) * sum(
+        map(_bytes_with_iterations, equations_in_calls(equation.params["jaxpr"].jaxpr))
+    )
 
 
 def _has_derivative(var: Any) -> bool:
@@ -138,7 +140,7 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
         jaxpr: a jaxpr without calls of other jaxprs, except loops, branches and custom derivatives.
     """
     equations, flags = jaxpr.eqns, differentiated_equations(jaxpr)
-    sizes = (made_bytes(each.outvars) * is_reached for each, is_reached in zip(equations, flags, strict=True))
+    sizes = (_bytes_with_iterations(each) * is_reached for each, is_reached in zip(equations, flags, strict=True))
     made = np.array([*sizes], dtype=np.float64)
     found = _largest_repetition(_operation_numbers(equations), made)
     if found is None or made[found[0] : found[0] + found[2]].sum() < _MIN_SHARE * max(made.sum(), 1.0):

@@ -73,6 +73,12 @@ class Layer:
         return (*reversed(self.around), self)
 
     @property
+    def place(self) -> str:
+        """Its title, file and line; for the body of a scan, those of its outermost function."""
+        layer = self.from_outermost[0] if self.is_loop else self
+        return f"{layer.title} at {Path(layer.file).name}:{layer.line}"
+
+    @property
     def own_name(self) -> str:
         """Its name in the code around it."""
         return self.name.rpartition(".")[2]
