@@ -16,7 +16,7 @@ from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
 Key = TypeVar("Key")
 
-_ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "s8": 1}
+_ITEM_SIZES = {"pred": 1, "f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "s8": 1}
 ARGUMENT_CATEGORIES = tuple(Category(role.value) for role in Role)
 BASE = (*ARGUMENT_CATEGORIES, Category.CONSTANTS)
 

@@ -18,6 +18,7 @@ _HALF_DTYPES = ("bf16", "f16")
 _MIN_NARROW_SHARE = 0.25  # of the largest float32 array, or of all: fewer 16-bit bytes do not show mixed precision
 # Last parts of the names of operations that have no 16-bit form.
 _EXACT_OPERATIONS = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
+_DRAWS = "jit(_bernoulli)"
 _DISTINCT_SUMS = 2**8  # equal amounts that bfloat16 can add up, with its 8 bits, before the next one is lost
 _MIN_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _HUGE_SHARE = 0.2  # of the footprint
@@ -107,7 +108,9 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         for buffer in _wide_temps(report)
         if f"{buffer.module}/".startswith(modules) and _without_probabilities(buffer) is None
     ]
-    drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
+    drops = bool(report.config.get("attention_dropout_rate")) or any(
+        _is_dropout(buffer, changed) for buffer in report.buffers
+    )
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
         what="Use a fused attention kernel, without dropout of probabilities"
@@ -120,6 +123,12 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         at_most_bytes=sum(buffer.size_bytes for buffer in changed)
         + int(MAX_SAVED_IN_HALF * sum(buffer.size_bytes for buffer in others) if dtype == "f32" else 0),
     )
+
+
+def _is_dropout(buffer: LiveBuffer, probabilities: Iterable[LiveBuffer]) -> bool:
+    """Whether a value decides which probabilities to drop: all libraries draw it with `jax.random.bernoulli`."""
+    lengths = {each.shape[-2:] for each in probabilities}
+    return _DRAWS in buffer.op and buffer.shape[-2:] in lengths
 
 
 def _odd_lengths(probabilities: Iterable[LiveBuffer]) -> str:

@@ -841,6 +841,24 @@ def test_the_technique_of_the_kernel_is_not_refused_when_it_is_followed(
     plan(workload="transformer", preset="tiny", overrides=[f"attention_dropout_rate={dropout}"], techniques=rows)
 
 
+@pytest.mark.parametrize(
+    ("op", "shape", "drops"),
+    [
+        ("lt", (4, 64, 64), True),
+        ("lt", (4, 64, 16), False),
+        ("jit(_uniform)/shift_right_logical", (2, 2, 64, 64), True),
+    ],
+)
+def test_probabilities_that_are_dropped_at_random_are_not_dropped_by_the_kernel(
+    op: str, shape: tuple[int, ...], drops: bool
+) -> None:
+    """The mask of another dropout, of the layer's results, has another shape."""
+    weights = replace(_passes((4, 64, 64), "bf16"), is_of_attention=True)
+    mask = replace(_passes(shape, "pred"), op=f"jit(step)/jvp(Net)/jit(_bernoulli)/{op}")
+    what = _proposal(report([weights, _passes((64, 16), "bf16"), mask]), "flash_attention").proposal.what
+    assert what.endswith("without dropout of probabilities") == drops
+
+
 def _rung(family: str, saving_bytes: int, flops: int) -> _Rung:
     return _Rung(family=family, paths=(), without=lambda buffer: None, saving_bytes=saving_bytes, flops=flops)
 
