@@ -11,6 +11,9 @@ from memprof.analysis.records.report import Report
 from memprof.studies.plan.choice import Choice
 from memprof.studies.plan.plan import DOTS, DOTS_WITHOUT_BATCH, NOTHING_KEPT, PlanPoint, ranking_seconds
 
+_SCALED_PRODUCT = "scaled_matmul_wrapper"  # of `jax.nn.scaled_matmul`, with its batch first
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated", _SCALED_PRODUCT})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -27,9 +30,15 @@ def signatures_of(blocks: Sequence[Block]) -> set[Signature]:
 
 def built_in_policies(blocks: Sequence[Block]) -> dict[str, set[Signature]]:
     """Map each of JAX's policies to the operations whose results it keeps."""
-    products = {each for each in signatures_of(blocks) if each.primitive == "dot_general"}
-    without_batch = {each for each in products if each.dimension_numbers.endswith("((), ()))")}
+    products = {each for each in signatures_of(blocks) if each.primitive in _PRODUCTS}
+    without_batch = {each for each in products if _has_no_batch(each)}
     return {DOTS: products, DOTS_WITHOUT_BATCH: without_batch}
+
+
+def _has_no_batch(product: Signature) -> bool:
+    if product.primitive == _SCALED_PRODUCT:
+        return product.inputs[0][0][0] == 1
+    return product.primitive == "dot_general" and product.dimension_numbers.endswith("((), ()))")
 
 
 def best_within(points: Sequence[PlanPoint], budget_bytes: int) -> PlanPoint | None:

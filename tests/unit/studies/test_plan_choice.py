@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from report_builder import H100
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Operation, Signature
+from memprof.sources.jax.checkpointing.evaluation import BlockProgram, signature_of
+from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.studies.plan.candidates import built_in_policies
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of
 from memprof.studies.plan.mixtures import mixtures
@@ -350,3 +353,25 @@ def test_a_mixture_gives_the_rest_of_the_budget_to_the_last_layers() -> None:
     assert mixtures(points, StepTime(), num_blocks=8, budget_bytes=2000) == []  # all fits
     assert mixtures(points, StepTime(), num_blocks=8, budget_bytes=100) == []  # none fits
     assert mixtures(points[:2], StepTime(), num_blocks=8, budget_bytes=290) == []  # not even one layer may keep more
+
+
+def test_the_policies_of_jax_keep_what_they_say() -> None:
+    """A product with weights, one with a batch, a convolution and other operations: JAX itself is asked about each."""
+
+    def forward(x: jax.Array, w: jax.Array, image: jax.Array, kernel: jax.Array) -> jax.Array:
+        hidden = jnp.tanh(x @ w)
+        scores = jnp.einsum("bij,bkj->bik", hidden, hidden)
+        pixels = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
+        return jnp.sum(jnp.sin(scores)) + jnp.sum(jnp.sin(pixels))
+
+    arrays = [jnp.ones(shape) for shape in ((2, 4, 8), (8, 8), (1, 3, 16, 16), (5, 3, 3, 3))]
+    closed = jax.make_jaxpr(forward)(*arrays)
+    found = built_in_policies([block_of(BlockProgram(closed=closed, count=1), None)])
+    equations = [each for each in closed.jaxpr.eqns if each.primitive.name not in ("jit", "pjit")]
+    assert {"dot_general", "conv_general_dilated", "sin"} <= {each.primitive.name for each in equations}
+    for name, kept in found.items():
+        policy = getattr(jax.checkpoint_policies, name)
+        for each in equations:
+            avals = [atom.aval for atom in each.invars]
+            is_kept = signature_of(each.primitive, avals, each.params) in kept
+            assert is_kept == bool(policy(each.primitive, *avals, **each.params)), (name, each.primitive.name)
