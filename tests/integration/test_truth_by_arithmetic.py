@@ -8,10 +8,12 @@ from math import prod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from integration.steps import Step
 
+import memprof
 from memprof.analysis.records.categories import Category, Phase
 from memprof.workloads.build import build_trainer, plan
 
@@ -232,3 +234,47 @@ def test_flops_of_a_transformer(compiler, step):
     # Each product of the forward pass has two in the backward pass: one for either factor.
     assert compiler.report(step).flops == 3 * (config.num_layers * (projections + attention) + logits)
     assert compiler.report(step).recomputed_flops == 0
+
+
+@pytest.mark.with_one_jax
+@pytest.mark.parametrize("closes_over_data", [True, False])
+def test_layers_of_data_that_a_step_closes_over_are_activations(closes_over_data: bool) -> None:
+    """They depend on the parameters alone, but are no copies of them: 2048 rows of 256 and of 128 numbers."""
+    data = (np.linspace(-1, 1, 2048 * 32, dtype=np.float32).reshape(2048, 32), np.ones((2048, 1), np.float32))
+
+    def step(params, inputs=data[0], labels=data[1]):
+        def loss(params):
+            hidden = jnp.tanh(jnp.tanh(inputs @ params["a"]) @ params["b"])
+            return jnp.mean((hidden @ params["c"] - labels) ** 2)
+
+        return jax.tree.map(lambda w, gradient: w - 0.1 * gradient, params, jax.grad(loss)(params))
+
+    shapes = {"a": (32, 256), "b": (256, 128), "c": (128, 1)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    found = memprof.profile(step, params, *(() if closes_over_data else data), target="cpu").report
+    assert found.categories.get(Category.PARAM_COPIES, 0) < 2048 * 128
+    assert 2048 * (256 + 128) * 4 <= found.categories[Category.ACTIVATIONS] <= 2048 * (2 * 256 + 128 + 1) * 4
+
+
+@pytest.mark.with_one_jax
+@pytest.mark.parametrize("target", ["cpu", "h100-80gb"])
+def test_the_states_of_a_simulation_are_activations(target: str) -> None:
+    """They depend on the parameters alone: 100 waves of 64 by 64 numbers are kept."""
+
+    def loss(velocity, observed):
+        def propagate(carry, source):
+            before, now = carry
+            after = (2 * now - before + velocity * (jnp.roll(now, 1) - now)).at[3, 3].add(source)
+            return (now, after), after[0]
+
+        start = (jnp.zeros((64, 64)), jnp.zeros((64, 64)))
+        sources = jnp.sin(jnp.arange(100.0))
+        return jnp.mean((jax.lax.scan(propagate, start, sources)[1] - observed) ** 2)
+
+    def step(velocity, observed):
+        return velocity - 0.1 * jax.grad(loss)(velocity, observed)
+
+    arrays = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 64), (100, 64)))
+    found = memprof.profile(step, *arrays, target=target).report
+    assert found.categories.get(Category.PARAM_COPIES, 0) <= 64 * 64 * 4
+    assert found.categories[Category.ACTIVATIONS] >= 100 * 64 * 64 * 4

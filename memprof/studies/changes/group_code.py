@@ -1,8 +1,9 @@
 """The size of groups of iterations or layers under another checkpoint, and the code for scans.
 
-A scan of L iterations saves its carry, or what the backward pass needs of it, L times. In groups of g, it saves L / g
-carries, and g times this while the backward pass goes through a group. Each group is computed once more for that. (Chen
-et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 4.)
+A scan of L iterations saves its carry L times, or what the backward pass needs of it, and L layers in sequence save the
+input of each one. In groups of g, L / g of these are saved, and while the backward pass goes through a group, those of
+g iterations and what they keep besides. Each group is computed once more for that. (Chen et al., "Training Deep Nets
+with Sublinear Memory Cost", 2016, section 4.)
 """
 
 from __future__ import annotations

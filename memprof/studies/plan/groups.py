@@ -1,9 +1,6 @@
 """Choices for blocks in groups, where another checkpoint around each group saves only the inputs of its first block.
 
-A scan of L iterations saves the carry of each one, and L layers in sequence save the input of each one. In groups of g,
-they save L / g of these, and while the backward pass goes through a group, the inputs and kept results of g blocks.
-Each group is computed once more for that. (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section
-4.)
+See `changes/group_code.py` for what this saves and costs.
 """
 
 from __future__ import annotations
