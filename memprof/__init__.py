@@ -28,7 +28,14 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
-    from memprof.analysis.records.rewrites import FusedAttention, InChunks, InMinibatches, NarrowSums, Unrolled
+    from memprof.analysis.records.rewrites import (
+        FusedAttention,
+        InChunks,
+        InGroups,
+        InMinibatches,
+        NarrowSums,
+        Unrolled,
+    )
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.errors import MemprofError, WorkloadError
@@ -49,6 +56,7 @@ _HOMES = {
     "Feed": "memprof.sources.jax.tracing.step",
     "FusedAttention": "memprof.analysis.records.rewrites",
     "InChunks": "memprof.analysis.records.rewrites",
+    "InGroups": "memprof.analysis.records.rewrites",
     "InMinibatches": "memprof.analysis.records.rewrites",
     "MemprofError": "memprof.errors",
     "NarrowSums": "memprof.analysis.records.rewrites",
@@ -86,6 +94,7 @@ __all__ = [
     "Feed",
     "FusedAttention",
     "InChunks",
+    "InGroups",
     "InMinibatches",
     "MemprofError",
     "NarrowSums",

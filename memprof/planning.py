@@ -14,10 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import (
     Donation,
     FusedAttention,
     InChunks,
+    InGroups,
     InMinibatches,
     NarrowSums,
     Rewrite,
@@ -124,7 +126,7 @@ def apply(plan: CheckpointPlan | Rewrite | Callable[..., Any]) -> Callable[[Call
 
 def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
     from memprof.sources.jax.checkpointing.accumulators import narrow_sums
-    from memprof.sources.jax.checkpointing.apply import traced_within
+    from memprof.sources.jax.checkpointing.apply import traced_within, with_checkpointed_blocks
     from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
     from memprof.sources.jax.checkpointing.minibatches import in_minibatches
@@ -137,6 +139,8 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return jit_adapter.jitted_with_donation(step, rewrite.positions) if is_jitted else step
         case InChunks():
             return traced_within(step, lambda: chunked(rewrite))
+        case InGroups():
+            return with_checkpointed_blocks(step, Checkpoints(kept=frozenset(), group_size=rewrite.size))
         case InMinibatches():
             return traced_within(step, lambda: in_minibatches(rewrite))
         case FusedAttention():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -385,9 +384,9 @@ def test_a_long_scan_is_advised_in_groups_of_iterations(tmp_path: Path) -> None:
     assert each.compiled.saving_bytes > before.footprint_bytes / 2
     assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE, Meaning.SAME_OPERATIONS)
     assert "each group of 16 iterations" in each.proposal.what
-    assert "propagate at waves.py:" in each.proposal.how_to
-    exec(each.proposal.code_to_paste, pasted := dict[str, Any]())
-    by_hand = package.profile(partial(own["step"], scan=pasted["scan_in_groups"]), *own["args"], target="cpu")
+    assert "propagate at waves.py:" in each.proposal.evidence
+    exec(each.proposal.code_to_paste, pasted := {"step": own["step"]})
+    by_hand = package.profile(pasted["step"], *own["args"], target="cpu")
     assert by_hand.footprint_bytes == each.compiled.footprint_bytes
 
 

@@ -64,10 +64,30 @@ class NarrowSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InGroups:
+    """Scans have a checkpoint around each iteration, and another one around each group of iterations.
+
+    Unrolled layers have the same. Scans of fewer than two groups have no groups.
+
+    Attributes:
+        size: the number of iterations in a group, at least 2.
+
+    Raises:
+        MemprofError: the size is invalid.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 2:
+            raise MemprofError(f"InGroups needs an integer of at least 2, not {self.size!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Donation:
     """More arguments that a step's own jit donates, by position."""
 
     positions: tuple[int, ...]
 
 
-Rewrite = Donation | InChunks | InMinibatches | FusedAttention | NarrowSums | Unrolled
+Rewrite = Donation | InChunks | InGroups | InMinibatches | FusedAttention | NarrowSums | Unrolled

@@ -1,11 +1,11 @@
-"""Put the iterations of long scans into groups, each under another checkpoint (see `group_code.py`)."""
+"""Put the iterations of long scans into groups, each under another checkpoint (see `group_size.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.analysis.records.rewrites import InGroups
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.blocks import made_bytes
 from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
@@ -14,7 +14,8 @@ from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.checkpoint_places import CLEARLY
-from memprof.studies.changes.group_code import IMPORTS, best_group_size, code_of
+from memprof.studies.changes.group_size import best_group_size
+from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
 _LONG = 64  # iterations; a scan over the layers of a model is shorter
@@ -38,17 +39,20 @@ def scans_in_groups(step: Step) -> Iterator[Change]:
     least = min(min(estimated_peaks(unchanged.jaxpr)), _estimate(step, nothing_kept))
     if _estimate(step, in_groups) > CLEARLY * least:
         return
-    places = tuple(dict.fromkeys(layer.place for closed in functions for layer in layers_of(closed)))
-    where = f"; {', '.join(places)}" if places else ""
+    code = applied_code(step.spec, f"memprof.apply(memprof.InGroups(size={size}))")
+    if code is None:
+        return
+    layers = {layer.key: layer for closed in functions for layer in layers_of(closed)}.values()
+    where = "".join(f"; {layer.place}" for layer in layers)
     yield Change(
         rule="recompute_in_groups",
         intent=Intent(aim=Aim.RECOMPUTE_SCAN),
         what=f"Checkpoint each group of {size} iterations of the scan, and each iteration",
         evidence=f"the backward pass goes through {sum(each.count for each in scans):,} iterations of scans{where}",
         cost="recomputes the iterations twice",
-        code=f"{IMPORTS}{code_of(size, places)}",
-        spec=step.spec,
-        around=partial(checkpointed, in_groups),
+        code=code,
+        spec=step_of_code(step.spec, code),
+        rewrite=InGroups(size=size),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Checkpoints, Signature
-from memprof.studies.changes import checkpoint_code, group_code
+from memprof.studies.changes import checkpoint_code
 from memprof.studies.changes.checkpoint_code import Written
 
 POLICY = "checkpoint_policy"  # its name in the pasted code; reinforcement learning programs already have a `policy`
@@ -13,7 +13,7 @@ _HEAD = """import jax
 
 # The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
 """
-_HEAD_OF_SCANS_IN_GROUPS = _HEAD.replace("import jax\n", group_code.IMPORTS)
+_HEAD_OF_SCANS_IN_GROUPS = _HEAD.replace("import jax\n", "import jax\nimport jax.numpy as jnp\n")
 _HEAD_OF_FUNCTIONS = """
 # The operations whose results are kept for the backward pass: primitive, inputs, dimension numbers.
 """
@@ -62,6 +62,34 @@ layer = jax.checkpoint(layer, policy={policy})
 _LOOPS = """# {body}, in place of any checkpoint that is there:
 body = jax.checkpoint(body, policy=checkpoint_policy, prevent_cse=False)
 """
+_SCAN_IN_GROUPS = """
+def scan_in_groups(body, init, xs=None, length=None, reverse=False, **options):
+    \"\"\"jax.lax.scan with a checkpoint around each iteration, and another one around each group of {size}.\"\"\"
+    body = jax.checkpoint(body, policy={policy}, prevent_cse=False)
+
+    def scan(init, xs, length):
+        return jax.lax.scan(body, init, xs, length, reverse, **options)
+
+    length = len(jax.tree.leaves(xs)[0]) if length is None else length
+    if length < {twice}:
+        return scan(init, xs, length)
+    num_groups, num_rest = divmod(length, {size})
+    start = num_rest if reverse else 0
+    stop = start + num_groups * {size}
+    groups = jax.tree.map(lambda each: each[start:stop].reshape(num_groups, {size}, *each.shape[1:]), xs)
+    group = jax.checkpoint(lambda carry, rows: scan(carry, rows, {size}), prevent_cse=False)
+    carry, results = jax.lax.scan(group, init, groups, num_groups, reverse)
+    results = jax.tree.map(lambda each: each.reshape(num_groups * {size}, *each.shape[2:]), results)
+    if not num_rest:
+        return carry, results
+    carry, rest = scan(carry, jax.tree.map(lambda each: each[:start] if reverse else each[stop:], xs), num_rest)
+    parts = (rest, results) if reverse else (results, rest)
+    return carry, jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+
+
+# Call scan_in_groups in place of jax.lax.scan for {bodies}, without any checkpoint that is there.
+# For a scan of a framework (nn.scan, nnx.scan, hk.scan), use memprof.apply(plan), with the plan of memprof.plan.
+"""
 _LAYERS_IN_GROUPS = """
 def layers_in_groups(layers, x):
     \"\"\"Call layers in turn, with a checkpoint around each one, and another one around each group of {size}.\"\"\"
@@ -109,7 +137,8 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, is_nested: bool = False,
     if checkpoints.group_size is not None and is_nested:
         return f"{_HEAD}{policies}{_LOOPS.format(body=body)}{_OUTER_LOOP}"
     if checkpoints.group_size is not None and is_loop:
-        uses = group_code.code_of(checkpoints.group_size, places, f", policy={POLICY}")
+        size, bodies = checkpoints.group_size, ", ".join(places) or "the body of the scan"
+        uses = _SCAN_IN_GROUPS.format(size=size, twice=2 * size, policy=POLICY, bodies=bodies)
         return f"{_HEAD_OF_SCANS_IN_GROUPS}{policies}{uses}"
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_split_scan_code(checkpoints)}"

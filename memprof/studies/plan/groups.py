@@ -1,6 +1,6 @@
 """Choices for blocks in groups, where another checkpoint around each group saves only the inputs of its first block.
 
-See `changes/group_code.py` for what this saves and costs.
+See `changes/group_size.py` for what this saves and costs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memprof.analysis.records.checkpoints import Block, Signature
-from memprof.studies.changes.group_code import best_group_size
+from memprof.studies.changes.group_size import best_group_size
 from memprof.studies.plan.choice import Choice, choice_of
 
 

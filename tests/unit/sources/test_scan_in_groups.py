@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from hypothesis import given
 from hypothesis import strategies as st
 
+import memprof
 from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.scan_in_groups import scan_in_groups
 from memprof.sources.jax.tracing.jit_adapter import all_equations
@@ -73,3 +77,28 @@ def test_a_step_keeps_one_carry_per_group_and_its_gradients(length: int, reverse
         if var.aval.shape[1:] == (5,)
     }
     assert carries == {(3, 5), *([(2, 5)] if length == 14 else [])}
+
+
+@pytest.mark.parametrize("size", [1, 2.0, "8"])
+def test_a_group_has_at_least_two_iterations(size: Any) -> None:
+    with pytest.raises(MemprofError, match=f"InGroups needs an integer of at least 2, not {size!r}"):
+        memprof.InGroups(size=size)
+
+
+def test_the_scan_of_a_framework_is_put_into_groups_too() -> None:
+    """`nn.RNN` scans 12 steps: in groups of 3, four carries are stacked, in place of twelve."""
+    model = nn.RNN(nn.SimpleCell(4))
+    x = jnp.linspace(-1.0, 1.0, 2 * 12 * 4).reshape(2, 12, 4)
+    params = model.init(jax.random.key(0), x)
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.sum(model.apply(params, x) ** 2)
+
+    step = jax.jit(jax.grad(loss))
+    changed = memprof.apply(memprof.InGroups(size=3))(step)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), changed(params), step(params))
+    stacked = [
+        {var.aval.shape for each in all_equations(jax.make_jaxpr(one)(params).jaxpr) for var in each.outvars}
+        for one in (step, changed)
+    ]
+    assert [(4, 2, 4) in each for each in stacked] == [False, True]
