@@ -24,6 +24,7 @@ from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
 from memprof.sources.jax.tracing.rebinding import Bound, find_bound, pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.checkpoint_code import PLAIN, WITH_STATIC, Written, code_of, forms_of
@@ -47,6 +48,7 @@ class Place:
         num_blocks: number of calls or iterations that the backward pass goes through.
         num_idle: number of other calls, where the checkpoint changes nothing.
         num_nested: number of these blocks that are within another checkpoint.
+        recomputed_flops: FLOPs of one step that are recomputed, with the checkpoints that were there.
         peak_bytes: the estimate of the step with the checkpoints.
     """
 
@@ -58,6 +60,7 @@ class Place:
     num_blocks: int
     num_idle: int
     num_nested: int
+    recomputed_flops: int
     peak_bytes: int
 
 
@@ -70,12 +73,14 @@ class _Traced:
         num_nested: number of those that are within another checkpoint.
         num_idle: number of checkpoints that the backward pass does not go through.
         num_differentiated: number of those that it goes through.
+        recomputed_flops: FLOPs of one step that are recomputed.
     """
 
     num_inside: int
     num_nested: int
     num_idle: int
     num_differentiated: int
+    recomputed_flops: int
     peak_bytes: int
 
 
@@ -109,13 +114,9 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = Non
     known_layers = [] if best.written is None else layers
     others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
     found = [place for each in others if (place := places.of_functions([each])) is not None]
-    found.sort(key=lambda place: place.peak_bytes)
 
     def extended(place: Place) -> Place:
-        """Add functions to a place, each time one that lowers the estimate most.
-
-        A call within another checkpoint is computed twice more, so of similar places, the one with fewest of these.
-        """
+        """Add functions to a place, each time one that lowers the estimate most."""
         for _ in range(_MAX_ADDED):
             if place.peak_bytes <= enough_bytes:
                 break
@@ -125,18 +126,23 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = Non
             lower = [each for each in tried if each and each.peak_bytes <= most - least_bytes * bool(each.num_nested)]
             if not lower:
                 break
-            lowest = min(each.peak_bytes for each in lower)
-            similar = (each for each in lower if CLEARLY * each.peak_bytes <= lowest)
-            place = min(similar, key=lambda each: (each.num_nested, each.peak_bytes))
+            place = _lowest(lower)
         return place
 
     with_layers = best if best.written is None else extended(best)
     is_enough = with_layers.peak_bytes <= enough_bytes
     most = highest_below(with_layers.peak_bytes)
-    if is_enough or not found or found[0].peak_bytes > most:
+    if is_enough or not found or _lowest(found).peak_bytes > most:
         return with_layers
-    without_layers = extended(found[0])
+    without_layers = extended(_lowest(found))
     return without_layers if without_layers.peak_bytes <= most else with_layers
+
+
+def _lowest(places: Sequence[Place]) -> Place:
+    """Return the place with the lowest estimate; of similar ones, that with the least recomputation."""
+    lowest = min(each.peak_bytes for each in places)
+    similar = (each for each in places if CLEARLY * each.peak_bytes <= lowest)
+    return min(similar, key=lambda each: (each.recomputed_flops, each.num_nested, each.peak_bytes))
 
 
 class _Places:
@@ -182,6 +188,7 @@ class _Places:
             num_blocks=num_blocks,
             num_idle=0,
             num_nested=0,
+            recomputed_flops=around_all.recomputed_flops,
             peak_bytes=around_all.peak_bytes,
         )
 
@@ -202,6 +209,7 @@ class _Places:
             num_blocks=after.num_differentiated - before.num_differentiated,
             num_idle=max(after.num_idle - before.num_idle, 0),
             num_nested=after.num_nested - before.num_nested,
+            recomputed_flops=after.recomputed_flops,
             peak_bytes=after.peak_bytes,
         )
 
@@ -243,18 +251,20 @@ class _Places:
     def _traced(self) -> tuple[_Traced, list[core.ClosedJaxpr]]:
         """Trace the step; also return the functions that it differentiates."""
         with differentiated() as functions:
-            jaxpr = traced_jaxpr(self._spec, self._target).jaxpr
+            traced = traced_jaxpr(self._spec, self._target)
+        jaxpr = traced.jaxpr
         inside = [each for closed in functions for each in _checkpoints_in(closed.jaxpr)]
         num_nested = sum(1 for each in inside for _ in _checkpoints_in(each.params["jaxpr"]))
         differentiated_flags = [bool(each.params.get("differentiated")) for each in _checkpoints_in(jaxpr)]
-        traced = _Traced(
+        found = _Traced(
             num_inside=len(inside),
             num_nested=num_nested,
             num_idle=differentiated_flags.count(False) - num_nested,  # nested ones are differentiated later
             num_differentiated=differentiated_flags.count(True),
+            recomputed_flops=recomputed_flops(count_flops(traced)),
             peak_bytes=min(estimated_peaks(jaxpr)),
         )
-        return traced, functions
+        return found, functions
 
 
 def _from_innermost(layers: Sequence[Layer]) -> Iterator[list[Layer]]:

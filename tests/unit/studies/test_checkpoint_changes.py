@@ -568,3 +568,14 @@ def test_a_function_that_leaves_much_of_a_scan_body_outside_is_not_taken_for_the
     assert [each.name for each in layer.from_outermost] == ["body", "wide"]
     change = program.changes()["recompute_nothing"]
     assert change.code.endswith("\nbody = jax.checkpoint(body, prevent_cse=False)\n")
+
+
+def test_of_similar_places_the_one_that_recomputes_least_is_taken() -> None:
+    """98 is within 5% of 95, and 101 is not."""
+    place = checkpoint_places.Place(
+        layers=(), written=(), has_blocks=False, is_loop=False, is_repeated=False, num_blocks=1, num_idle=0,
+        num_nested=0, recomputed_flops=300, peak_bytes=95,
+    )  # fmt: skip
+    similar = replace(place, recomputed_flops=200, peak_bytes=98)
+    larger = replace(place, recomputed_flops=100, peak_bytes=101)
+    assert checkpoint_places._lowest([place, similar, larger]) is similar
