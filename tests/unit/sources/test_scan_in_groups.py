@@ -96,7 +96,7 @@ def test_the_scan_of_a_framework_is_put_into_groups_too() -> None:
 
     step = jax.jit(jax.grad(loss))
     changed = memprof.apply(memprof.InGroups(size=3))(step)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), changed(params), step(params))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), changed(params), step(params))
     stacked = [
         {var.aval.shape for each in all_equations(jax.make_jaxpr(one)(params).jaxpr) for var in each.outvars}
         for one in (step, changed)
