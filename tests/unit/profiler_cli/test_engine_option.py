@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ def _ended(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, str]:
     monkeypatch.setattr("sys.argv", ["memprof", *arguments])
+    # Other tests of this process leave a script that stands still, and a command then ends the process.
+    monkeypatch.delitem(sys.modules, "memprof.workloads.user.script", raising=False)
     with pytest.raises(SystemExit) as ended:
         run_and_exit()
     return ended.value.code, capsys.readouterr().err
