@@ -108,9 +108,7 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         for buffer in _wide_temps(report)
         if f"{buffer.module}/".startswith(modules) and _without_probabilities(buffer) is None
     ]
-    drops = bool(report.config.get("attention_dropout_rate")) or any(
-        _is_dropout(buffer, changed) for buffer in report.buffers
-    )
+    drops = _drops(report, changed)
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
         what="Use a fused attention kernel, without dropout of probabilities"
@@ -125,10 +123,11 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
     )
 
 
-def _is_dropout(buffer: LiveBuffer, probabilities: Iterable[LiveBuffer]) -> bool:
-    """Whether a value decides which probabilities to drop: all libraries draw it with `jax.random.bernoulli`."""
+def _drops(report: Report, probabilities: Iterable[LiveBuffer]) -> bool:
+    """Whether some probabilities of an attention are dropped: all libraries draw which with `jax.random.bernoulli`."""
     lengths = {each.shape[-2:] for each in probabilities}
-    return _DRAWS in buffer.op and buffer.shape[-2:] in lengths
+    drawn = (each for each in report.buffers if _DRAWS in each.op)
+    return bool(report.config.get("attention_dropout_rate")) or any(each.shape[-2:] in lengths for each in drawn)
 
 
 def _odd_lengths(probabilities: Iterable[LiveBuffer]) -> str:
