@@ -65,7 +65,12 @@ class Block:
             return self.count
         if self.inner_count is not None:
             return self.inner_count
-        return group_size if self.count >= 2 * group_size else self.count
+        return group_size if enough_for_groups(self.count, group_size) else self.count
+
+
+def enough_for_groups(count: int, size: int) -> bool:
+    """Whether a number of blocks is large enough for groups of a size: for at least two."""
+    return count >= 2 * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Target
 from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
+from memprof.sources.jax.checkpointing.block_programs import blocks_of
 from memprof.sources.jax.checkpointing.blocks import block_loops, find_repeated
-from memprof.sources.jax.checkpointing.evaluation import blocks_of, without_calls
+from memprof.sources.jax.checkpointing.evaluation import without_calls
 from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr

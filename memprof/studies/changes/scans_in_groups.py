@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import InGroups
 from memprof.sources.jax.checkpointing.apply import checkpointed
+from memprof.sources.jax.checkpointing.block_programs import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.blocks import made_bytes
-from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr

@@ -34,7 +34,7 @@ _OFFLOADED = """# The operations whose results wait for it in host memory.
 """
 _OFFLOADING_POLICY = """
 
-def checkpoint_policy(primitive, *inputs, **params):
+def {policy}(primitive, *inputs, **params):
     arrays = tuple((tuple(each.shape), str(each.dtype)) for each in inputs if hasattr(each, "dtype"))
     is_input = primitive.name == "name" and params["name"] == "{input}"
     operation = ("{input}" if is_input else primitive.name, arrays, str(params.get("dimension_numbers")))
@@ -53,14 +53,14 @@ def with_named_input(body):
 # {body}, in place of any checkpoint that is there.
 # For a scan of a framework (nn.scan, nnx.scan, hk.layer_stack): x = checkpoint_name(x, "{input}") in the layer, and
 # nn.remat, nnx.remat or hk.remat with this policy around the layer.
-body = jax.checkpoint(with_named_input(body), policy=checkpoint_policy, prevent_cse=False)
+body = jax.checkpoint(with_named_input(body), policy={policy}, prevent_cse=False)
 """
 _LAYERS = """# Around {layers}; with the same policy, flax.linen has
 # nn.remat(Layer, policy={policy}), nnx has nnx.remat, and Equinox eqx.filter_checkpoint:
 layer = jax.checkpoint(layer, policy={policy})
 """
 _LOOPS = """# {body}, in place of any checkpoint that is there:
-body = jax.checkpoint(body, policy=checkpoint_policy, prevent_cse=False)
+body = jax.checkpoint(body, policy={policy}, prevent_cse=False)
 """
 _SCAN_IN_GROUPS = """
 def scan_in_groups(body, init, xs=None, length=None, reverse=False, **options):
@@ -114,7 +114,7 @@ outer_body = jax.checkpoint(outer_body, prevent_cse=False)
 _TWO_LOOPS = """# The scan in two parts: the first {num_first} layers, then the rest. It scans over `layers`:
 #   x, _ = jax.lax.scan(first_body, x, jax.tree.map(lambda each: each[:{num_first}], layers))
 #   x, _ = jax.lax.scan(rest_body, x, jax.tree.map(lambda each: each[{num_first}:], layers))
-first_body = jax.checkpoint(body, policy=checkpoint_policy, prevent_cse=False)
+first_body = jax.checkpoint(body, policy={policy}, prevent_cse=False)
 """
 _REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse=False)
 """
@@ -135,7 +135,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, is_nested: bool = False,
         return _offloading_code(checkpoints, body)
     policies = _policy(POLICY, "KEPT", checkpoints.kept)
     if checkpoints.group_size is not None and is_nested:
-        return f"{_HEAD}{policies}{_LOOPS.format(body=body)}{_OUTER_LOOP}"
+        return f"{_HEAD}{policies}{_LOOPS.format(body=body, policy=POLICY)}{_OUTER_LOOP}"
     if checkpoints.group_size is not None and is_loop:
         size, bodies = checkpoints.group_size, ", ".join(places) or "the body of the scan"
         uses = _SCAN_IN_GROUPS.format(size=size, twice=2 * size, policy=POLICY, bodies=bodies)
@@ -143,7 +143,7 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool, is_nested: bool = False,
     if is_loop and checkpoints.num_first is not None:
         return f"{_HEAD}{policies}{_split_scan_code(checkpoints)}"
     if is_loop:
-        return f"{_HEAD}{policies}{_LOOPS.format(body=body)}"
+        return f"{_HEAD}{policies}{_LOOPS.format(body=body, policy=POLICY)}"
     if checkpoints.group_size is not None:
         uses = _LAYERS_IN_GROUPS.format(size=checkpoints.group_size, policy=POLICY, made_by=made_by)
         return f"{_HEAD}{policies}{uses}"
@@ -170,7 +170,7 @@ def code_of_functions(checkpoints: Checkpoints, functions: Sequence[Written], *,
 
 def _split_scan_code(checkpoints: Checkpoints) -> str:
     """Return code that splits a scan in two; the second part may have no checkpoint."""
-    uses = _TWO_LOOPS.format(num_first=checkpoints.num_first)
+    uses = _TWO_LOOPS.format(num_first=checkpoints.num_first, policy=POLICY)
     if checkpoints.kept_by_rest is None:
         return f"{uses}rest_body = body  # without a checkpoint\n"
     return f"{_policy('rest_policy', 'KEPT_BY_REST', checkpoints.kept_by_rest)}{uses}{_REST_BODY}"
@@ -180,8 +180,8 @@ def _offloading_code(checkpoints: Checkpoints, body: str) -> str:
     """Return code for a scan whose body offloads results to host memory."""
     tables = f"{_table('KEPT', checkpoints.kept)}{_OFFLOADED}{_table('OFFLOADED', checkpoints.offloaded)}"
     has_input = any(each.primitive == LAYER_INPUT for each in checkpoints.offloaded)
-    uses = (_NAMED_INPUT if has_input else _LOOPS).format(input=LAYER_INPUT, body=body)
-    return f"{_OFFLOADING_HEAD}{tables}{_OFFLOADING_POLICY.format(input=LAYER_INPUT)}{uses}"
+    uses = (_NAMED_INPUT if has_input else _LOOPS).format(input=LAYER_INPUT, body=body, policy=POLICY)
+    return f"{_OFFLOADING_HEAD}{tables}{_OFFLOADING_POLICY.format(input=LAYER_INPUT, policy=POLICY)}{uses}"
 
 
 def _policy(name: str, kept_name: str, kept: Collection[Signature]) -> str:

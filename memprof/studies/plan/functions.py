@@ -16,8 +16,9 @@ from jax.extend import core
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.sources.jax.checkpointing.apply import differentiated
+from memprof.sources.jax.checkpointing.block_programs import BlockProgram
 from memprof.sources.jax.checkpointing.blocks import differentiated_equations
-from memprof.sources.jax.checkpointing.evaluation import BlockProgram, without_calls
+from memprof.sources.jax.checkpointing.evaluation import without_calls
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.rebinding import pasted

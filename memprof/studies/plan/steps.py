@@ -15,8 +15,8 @@ from memprof.analysis.records.checkpoints import Block, Checkpoints
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
+from memprof.sources.jax.checkpointing.block_programs import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
-from memprof.sources.jax.checkpointing.evaluation import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.layers import large_functions, layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of

@@ -19,10 +19,12 @@ from jax.extend import core
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Signature
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed, with_checkpointed_blocks
-from memprof.sources.jax.checkpointing.evaluation import blocks_of, signature_of, without_calls, without_checkpoints
+from memprof.sources.jax.checkpointing.block_programs import blocks_of
+from memprof.sources.jax.checkpointing.evaluation import without_calls, without_checkpoints
 from memprof.sources.jax.checkpointing.layers import layers_of
 from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.checkpointing.policies import signature_of
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
 from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, all_equations

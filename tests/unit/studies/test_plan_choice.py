@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from report_builder import H100
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Operation, Signature
-from memprof.sources.jax.checkpointing.evaluation import BlockProgram, signature_of
+from memprof.sources.jax.checkpointing.block_programs import BlockProgram
 from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.checkpointing.policies import signature_of
 from memprof.studies.plan.candidates import built_in_policies
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of

@@ -19,14 +19,9 @@ from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.evaluation import (
-    Flat,
-    Policy,
-    as_function,
-    with_checkpoints,
-    without_calls,
-    without_jits,
-)
+from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_calls, without_jits
+from memprof.sources.jax.checkpointing.inserted import with_checkpoints
+from memprof.sources.jax.checkpointing.policies import Policy
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array, is_array_like
 

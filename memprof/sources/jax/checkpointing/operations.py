@@ -12,14 +12,10 @@ from jax.extend import core
 
 from memprof.analysis.records.capture import Speeds
 from memprof.analysis.records.checkpoints import Block, Operation
+from memprof.sources.jax.checkpointing.block_programs import BlockProgram
 from memprof.sources.jax.checkpointing.blocks import made_bytes
-from memprof.sources.jax.checkpointing.evaluation import (
-    BlockProgram,
-    as_function,
-    input_signature,
-    signature_of,
-    without_calls,
-)
+from memprof.sources.jax.checkpointing.evaluation import as_function, without_calls
+from memprof.sources.jax.checkpointing.policies import input_signature, signature_of
 from memprof.sources.jax.tracing.flops import flops_of
 
 _XLA_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from memprof.analysis.records.checkpoints import enough_for_groups
+
 
 def scan_in_groups(
     body: Callable[..., tuple[Any, Any]],
@@ -32,7 +34,7 @@ def scan_in_groups(
         carry, results = jax.lax.scan(body, init, xs, length, reverse, **options)
         return carry, results
 
-    if length < 2 * size:
+    if not enough_for_groups(length, size):
         return scan(init, xs, length)
     num_groups, num_rest = divmod(length, size)
     start = num_rest if reverse else 0
