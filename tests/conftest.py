@@ -31,21 +31,27 @@ settings.load_profile("without clocks")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option with which CI repeats tests with a second version of jax."""
+    """Add the options that choose among the cases of tests."""
     parser.addoption(
         "--first-cases",
         action="store_true",
         help="of each parametrized test, run only its first case and those marked with_each_jax",
     )
+    parser.addoption("--slow", action="store_true", help="run also the tests marked slow and slow_cases")
 
 
 @pytest.hookimpl(trylast=True)  # so that `-m` comes first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases if the option says so."""
-    if not config.getoption("first_cases"):
-        return
+    """Deselect cases if the options say so."""
     first = {*{item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()}
-    selected = [item for item in items if item in first or item.get_closest_marker("with_each_jax")]
+
+    def is_selected(item: pytest.Item) -> bool:
+        is_first, marks = item in first, {mark.name for mark in item.iter_markers()}
+        is_slow = "slow" in marks or ("slow_cases" in marks and not is_first)
+        is_chosen = is_first or "with_each_jax" in marks or not config.getoption("first_cases")
+        return is_chosen and (not is_slow or config.getoption("slow"))
+
+    selected = [item for item in items if is_selected(item)]
     config.hook.pytest_deselected(items=[*{*items}.difference(selected)])
     items[:] = selected
 

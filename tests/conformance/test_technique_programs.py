@@ -28,13 +28,15 @@ from memprof.workloads.technique import Observation
 from memprof.workloads.train_config import inference_fields, model_fields
 
 WITH_EVIDENCE = [technique for technique in registry.techniques() if technique.evidence is not None]
-# With a second jax: one of each family, and those whose own part of the program changes between releases of jax.
+# Always, and with a second jax: one of each family, and those whose own part of the program changes between releases.
 FIRST_OF_FAMILY = {technique.family: technique for technique in reversed(WITH_EVIDENCE)}.values()
 WITH_EACH_JAX = {*(technique.name for technique in FIRST_OF_FAMILY), "remat-names", "remat-offload", "fp16"}
 WITH_EACH_JAX -= {"pp"}  # test_stages_and_experts.py has a pipeline with each
 TECHNIQUES = [
     pytest.param(
-        technique, id=technique.name, marks=pytest.mark.with_each_jax if technique.name in WITH_EACH_JAX else ()
+        technique,
+        id=technique.name,
+        marks=pytest.mark.with_each_jax if technique.name in WITH_EACH_JAX else pytest.mark.slow,
     )
     for technique in WITH_EVIDENCE
 ]

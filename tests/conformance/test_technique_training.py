@@ -131,6 +131,7 @@ def test_it_lowers_the_loss_and_agrees_with_the_baseline(technique, workload_nam
 
 
 @pytest.mark.parametrize("label", COMBINATIONS)
+@pytest.mark.slow_cases
 def test_techniques_together_train_as_well(label):
     run = train("transformer", label)
     assert run.losses[-1] < run.losses[0]

@@ -24,6 +24,7 @@ def test_the_announced_switches_are_found():
     assert {"jax_remat3", "jax_scan3", "jax_custom_vjp3"} <= set(upcoming_switches())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_tomorrow_recomputes_as_much():
     plain, changed = (
         without_switches("transformer remat+scan"),

@@ -99,6 +99,7 @@ def test_the_planted_inefficiency_comes_first(reports: Reports, name: str, rule:
 
 
 @pytest.mark.parametrize(("name", "rule"), FOLLOWED)
+@pytest.mark.slow_cases
 def test_a_followed_recipe_saves_what_is_said(reports: Reports, name: str, rule: str) -> None:
     saved_bytes = reports[name, ""].footprint_bytes - reports[name, rule].footprint_bytes
     advice, tolerance = _advice(reports[name, ""], rule), TOLERANCE.get(rule, 0.1)
@@ -185,6 +186,7 @@ def test_verified_advice_is_compiled(memprof: Command) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_advice_for_a_mesh_is_compiled_for_what_a_device_holds(memprof: Command) -> None:
     step = ("mlp", "--preset", "tiny", "-t", "fsdp", "--mesh", "fsdp=2", "--target", "h100-80gb", "--format", "json")
     advised = memprof("advise", *step)

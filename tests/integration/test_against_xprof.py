@@ -41,7 +41,7 @@ RECOMPUTING = Step(workload="transformer", preset="uva", target="l4", overrides=
 # XProf and what it is compared with do not come with jax: an older one's programs are seen in two steps.
 WITH_EACH_JAX = (STEPS[1], STEPS[3])
 PARAMS = [
-    pytest.param(step, marks=pytest.mark.with_each_jax if step in WITH_EACH_JAX else ())
+    pytest.param(step, marks=pytest.mark.with_each_jax if step in WITH_EACH_JAX else pytest.mark.slow)
     for step in (*STEPS, RECOMPUTING)
 ]
 

@@ -89,6 +89,7 @@ def test_no_other_choice_of_a_small_block_is_better(own: dict[str, Any]) -> None
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_no_other_choice_of_a_small_unrolled_block_is_better() -> None:
     """All 8 choices of what a layer keeps (two products, tanh) are compiled for a GPU, and plans for three budgets."""
 
@@ -148,6 +149,7 @@ _WIDER = {"up": (128, 512), "down": (512, 128)}
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_results_wait_in_host_memory_where_no_other_policy_is_enough(own: dict[str, Any]) -> None:
     """Eight layers of 4096 rows: a layer's input takes 2 MiB, and it is all that a layer must keep on the device."""
     step = own["step"]
@@ -188,6 +190,7 @@ def test_a_policy_is_applied(own: dict[str, Any]) -> None:
         assert changed.report.recomputed_flops > 0
 
 
+@pytest.mark.slow
 def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
     def loss(weights: list[jax.Array], x: jax.Array, num_first: int = 0, **policies: Any) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -380,6 +383,7 @@ def test_a_plan_for_a_mesh_is_that_of_one_device(memprof: Command) -> None:
     assert json.loads(planned.stdout)["footprint_bytes"] == json.loads(ran.stdout)["footprint_bytes"]
 
 
+@pytest.mark.slow
 def test_the_command_accumulates_gradients(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(_SCRIPT)
     command = ("plan", "train.py:step_spec", "--target", "cpu", "--memory", "7MiB", "--allow", "accumulate")
@@ -415,6 +419,7 @@ def _residual_step(weights: Any, batch: Any) -> Any:
         (1028, 3.5, 4, True),  # 4 x 257, so there are no smaller minibatches
     ],
 )
+@pytest.mark.slow_cases
 def test_accumulation_takes_as_few_minibatches_as_fit(
     num_examples: int, megabytes: float, num_minibatches: int, has_checkpoints: bool
 ) -> None:

@@ -106,6 +106,7 @@ def _captures(folder: Path) -> dict[str, Capture]:
     return {capture.label: capture for capture in map(read_capture, folder.glob("*.memprof"))}
 
 
+@pytest.mark.slow
 def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     dask: Dask, memprof: Command, start: Any
 ) -> None:

@@ -299,6 +299,7 @@ def _compiled(advice: tuple[Advice, ...]) -> dict[str, Advice]:
 
 
 @pytest.mark.parametrize("name", ["plain", "nnx", "equinox", "linen"])
+@pytest.mark.slow_cases
 def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -> None:
     own = _names(_PROGRAMS[name], tmp_path, name)
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
@@ -417,6 +418,7 @@ def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> 
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_an_attention_in_a_checkpointed_scan_is_compiled_with_a_kernel(tmp_path: Path) -> None:
     own = _names(_HALF_PRECISION, tmp_path, "half")
     before = package.profile(own["step"], *own["args"], target="h100-80gb")
@@ -438,6 +440,7 @@ def test_an_attention_in_a_checkpointed_scan_is_compiled_with_a_kernel(tmp_path:
 
 
 @pytest.mark.parametrize("target", ["cpu", "h100-80gb"])
+@pytest.mark.slow_cases
 def test_a_cache_that_a_loop_copies_is_compiled_as_an_array_for_each_layer(tmp_path: Path, target: str) -> None:
     own = _names(_DECODE, tmp_path, "decode")
     before = package.profile(own["step"], *own["args"], target=target).footprint_bytes
@@ -454,6 +457,7 @@ def test_a_cache_that_a_loop_copies_is_compiled_as_an_array_for_each_layer(tmp_p
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_sums_of_gradients_are_compiled_in_bfloat16(tmp_path: Path) -> None:
     own = _names(_ACCUMULATING, tmp_path, "accumulating")
     before = package.profile(own["step"], *own["args"], target="h100-80gb").footprint_bytes
@@ -469,6 +473,7 @@ def test_sums_of_gradients_are_compiled_in_bfloat16(tmp_path: Path) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_arguments_that_all_devices_hold_are_compiled_divided(tmp_path: Path) -> None:
     own = _names(_REPLICATED, tmp_path, "replicated")
     args = [own[name] for name in ("params", "opt_state", "batch")]
@@ -489,6 +494,7 @@ def test_arguments_that_all_devices_hold_are_compiled_divided(tmp_path: Path) ->
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) -> None:
     own = _names(_HALF_PRECISION, tmp_path, "half")
     advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))

@@ -39,6 +39,13 @@ def has_each_jax(preset: str, target: str) -> bool:
     return preset in WITH_EACH_JAX if preset in GPU_OF else target in ("h100-80gb", "cpu")
 
 
+def marks_of(preset: str, target: str) -> list[pytest.MarkDecorator]:
+    """The marks of a step. What differs between GPUs, and the large presets but one, takes most of the time."""
+    is_slow = preset != "gpt2" if preset in GPU_OF else target not in ("h100-80gb", "cpu")
+    marks = [pytest.mark.with_each_jax] if has_each_jax(preset, target) else []
+    return [*marks, pytest.mark.slow] if is_slow else marks
+
+
 def step_of(workload: Workload, preset: str, target: str) -> Step:
     layers = TWO_LAYERS if preset in GPU_OF else ()
     overrides = (*layers, *MANY_EXAMPLES.get((preset, target), ()))
@@ -49,7 +56,7 @@ STEPS = [
     pytest.param(
         step_of(workload, preset, target),
         id=f"{workload.name}-{preset}-{target}",
-        marks=pytest.mark.with_each_jax if has_each_jax(preset, target) else (),
+        marks=marks_of(preset, target),
     )
     for workload in registry.workloads()
     for preset in workload.presets
@@ -81,6 +88,7 @@ def test_every_breakdown_adds_up_to_the_footprint(compiler, step):
     assert min(report.categories.values()) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.with_one_jax
 def test_xla_recomputes_what_would_not_fit(compiler):
     recomputing = {

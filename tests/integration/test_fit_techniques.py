@@ -82,6 +82,7 @@ def test_what_fits_as_it_is_takes_one_compile(memprof: Command) -> None:
     assert not list(memprof.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_table_is_printed_and_the_command_fails(memprof: Command) -> None:
     memory_bytes = 4 * 1024  # enough for the parameters alone, which are not all that a step holds
     one = ("--set", "batch_size=1")  # which cannot be divided into minibatches
@@ -96,6 +97,7 @@ def test_where_nothing_fits_the_table_is_printed_and_the_command_fails(memprof: 
     assert f"takes {smallest:,} bytes of {memory_bytes:,}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_users_loss_is_timed_where_steps_are_asked_for(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(USER_LOSS)
     own = ("fit", "train.py:train_spec", "--target", "cpu", "--reserve", "0", "--no-save")

@@ -63,6 +63,7 @@ def full(made: Path, tmp_path: Path) -> Command:
     ],
     ids=lambda value: " ".join(map(str, value[:1])) if isinstance(value, tuple) else value,
 )
+@pytest.mark.slow_cases
 def test_nothing_is_lost(full: Command, made: Path, arguments: tuple[object, ...], names: str) -> None:
     compare = "for f in ../../kept/*; do cmp $f $(basename $f) >&2 || exit 99; done"
     # What holds the claims of compiles is always empty.

@@ -54,6 +54,7 @@ def assert_nothing_left(memprof) -> None:
     ("signal_number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
 @pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
+@pytest.mark.slow_cases
 def test_an_interrupted_run_leaves_nothing(memprof, start, signal_number, exit_code, moment):
     running = start(*until(moment))
     wait_until(lambda: moment(memprof))
@@ -65,6 +66,7 @@ def test_an_interrupted_run_leaves_nothing(memprof, start, signal_number, exit_c
 
 
 @pytest.mark.parametrize("verb", [("plan", "--memory", "1KiB"), ("advise",)], ids=lambda verb: verb[0])
+@pytest.mark.slow_cases
 def test_an_interrupted_search_leaves_nothing(memprof, start, verb):
     """The user's code is traced in the command's own process."""
     running = start(*verb, *LONG[1:])
@@ -139,6 +141,7 @@ def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
 
 
 @pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
+@pytest.mark.slow_cases
 def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, moment):
     running = start(*until(moment))
     wait_until(lambda: moment(memprof))

@@ -103,6 +103,7 @@ def test_a_device_that_is_not_here_runs_nothing(memprof):
         )
 
 
+@pytest.mark.slow
 def test_every_row_of_a_comparison_is_measured(memprof):
     rows = ("-t", "baseline", "-t", "donate")
     ended = memprof(
@@ -152,6 +153,7 @@ LONG = ("run", *TINY, "--steps", "1000000", "-o", "tiny.memprof")
         ("running", TELLING_OF_ITS_STEP, "has_run_a_step"),
     ],
 )
+@pytest.mark.slow_cases
 def test_a_child_that_is_killed_is_told_of(memprof, start, stage, code, moment):
     running = start(*LONG, **memprof.run_before_start(code))
     wait_until(lambda: memprof.has_told(moment))
@@ -166,6 +168,7 @@ def test_a_child_that_is_killed_is_told_of(memprof, start, stage, code, moment):
 
 @pytest.mark.with_one_jax
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill"])
+@pytest.mark.slow_cases
 def test_a_running_step_ends_with_its_command(memprof, start, number, exit_code):
     running = start(*LONG, **memprof.run_before_start(TELLING_OF_ITS_STEP))
     wait_until(lambda: memprof.has_told("has_run_a_step"))
@@ -188,6 +191,7 @@ def test_a_child_that_is_killed_while_it_writes_leaves_no_capture(memprof):
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_rows_that_are_finished_survive_the_death_of_another(memprof):
     environment = memprof.run_before_start(DYING_WHILE_DONATING)
     rows = ("-t", "accum2", "-t", "donate", "-t", "bf16")
@@ -204,6 +208,7 @@ def test_rows_that_are_finished_survive_the_death_of_another(memprof):
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_two_commands_at_once_in_one_folder(memprof, start):
     runs = [start("run", *TINY, "--steps", "3", "--format", "json") for _ in range(2)]
     reports = [json.loads(running.communicate(timeout=300)[0]) for running in runs]

@@ -38,6 +38,7 @@ MORE_PROGRAMS = (
     [*(pytest.param(step, marks=pytest.mark.with_each_jax) for step in PROGRAMS), *MORE_PROGRAMS],
     ids=lambda step: "-".join((step.workload, *step.techniques, step.target)),
 )
+@pytest.mark.slow_cases
 def test_the_plan_and_its_totals_are_those_of_the_finished_compile(
     step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,11 +135,13 @@ def test_a_dump_is_written_and_imported_as_printed(memprof: Command) -> None:
 
 
 @pytest.mark.parametrize("command", _with("memprof watch train.py", "memprof watch --target"), ids=str)
+@pytest.mark.slow_cases
 def test_a_script_is_watched_as_printed(command: Printed, folder: Command) -> None:
     assert "train_step" in _run(command, folder)
 
 
 @pytest.mark.parametrize("command", _with(*_COMPILED), ids=str)
+@pytest.mark.slow_cases
 def test_a_users_step_is_compiled_as_printed(command: Printed, folder: Command) -> None:
     assert _run(command, folder).strip() or "--update" in command.text, command
 

@@ -151,6 +151,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         ),
     ],
 )
+@pytest.mark.with_one_jax
 def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
     command: Command, name: str, code: int, sentence: str, line: str | None
 ) -> None:
@@ -203,6 +204,7 @@ _OTHER_DUMPS = (
 )
 
 
+@pytest.mark.with_one_jax
 def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_is_left(command: Command) -> None:
     (command.folder / "bad.py").write_text(_BAD_NEIGHBOUR, encoding="utf-8")
     done = command("run", "bad.py", "--target", "cpu", "-o", "bad.memprof", XLA_FLAGS=_OTHER_DUMPS)
@@ -214,12 +216,14 @@ def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_
     assert command("show", "bad.memprof").returncode == 0
 
 
+@pytest.mark.with_one_jax
 def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS="--xla_no_such_flag")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "XLA_FLAGS contains a flag that XLA does not support, --xla_no_such_flag" in done.stderr
 
 
+@pytest.mark.with_one_jax
 def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> None:
     flags = "--xla_gpu_autotune_level=high"
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS=flags)
@@ -242,6 +246,7 @@ def test_a_line_that_computes_on_an_absent_gpu_is_named(command: Command) -> Non
     )
 
 
+@pytest.mark.with_one_jax
 def test_an_import_that_fails_is_the_users(command: Command) -> None:
     (command.folder / "broken.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
     returncode, _, stderr = _run(command, "broken.py:spec")
@@ -262,6 +267,7 @@ def test_parameters_are_set_with_their_types(command: Command) -> None:
     assert (returncode, "There is no parameter of code:sized 'height'" in stderr) == (2, True)
 
 
+@pytest.mark.with_one_jax
 def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
     done = command("run", "code.py:of_arguments", "--no-save", "--target", "cpu", "--", "--flag", "-x", "3")
     assert done.returncode == 0, done.stderr
@@ -269,6 +275,7 @@ def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command) -> None:
     for name in ("analysis", "reports", "workloads", "capture"):
         (command.folder / f"{name}.py").write_text("WIDTH = 5\n", encoding="utf-8")
@@ -285,6 +292,7 @@ def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command: Command) -> None:
     (command.folder / "tables.py").write_text(
         "import jax, memprof\n"

@@ -27,6 +27,7 @@ _SAID = re.compile(
 # The sources of what differs from run to run: addresses and process ids.
 _VARYING = re.compile(r"0x[0-9a-f]+|\b(?<=pid=)\d+|\b(?<=Process )\d+")
 _PATIENCE_SECONDS = 240  # as many as other compiles on the machine can cost a script of seconds
+_NAMES = list(SCRIPTS)
 
 _LOOP = """
 import os, time
@@ -55,10 +56,17 @@ def default_signals() -> Iterator[None]:
 
 
 @pytest.mark.with_one_jax
-def test_scripts_that_misbehave_do_so_as_without_memprof(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(_NAMES[::6], id="some"),
+        pytest.param(sorted({*_NAMES} - {*_NAMES[::6]}), marks=pytest.mark.slow, id="others"),
+    ],
+)
+def test_scripts_that_misbehave_do_so_as_without_memprof(names: list[str], tmp_path: Path) -> None:
     with ThreadPoolExecutor(max_workers=2 * (os.cpu_count() or 1)) as threads:
-        folders = [tmp_path / str(number) for number in range(len(SCRIPTS))]
-        found = dict(zip(SCRIPTS, threads.map(_difference, SCRIPTS, folders), strict=True))
+        folders = [tmp_path / str(number) for number in range(len(names))]
+        found = dict(zip(names, threads.map(_difference, names, folders), strict=True))
     assert {name: difference for name, difference in found.items() if difference} == {}
 
 
