@@ -14,44 +14,20 @@ Batch statistics are sums that the forward pass needs for each row, so a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core
 
+from memprof.sources.jax.checkpointing.actions import Action, UndividedError, named, of_own_rows, of_rows, of_sums
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.evaluation import bind, value_of, without_jits, without_rules
+from memprof.sources.jax.checkpointing.divided_calls import CALLS
+from memprof.sources.jax.checkpointing.evaluation import bind, value_of
 from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
-from memprof.sources.jax.checkpointing.rows import Axis, is_known, rows_of
+from memprof.sources.jax.checkpointing.rows import Axis
 from memprof.sources.jax.tracing import jit_adapter
-
-_OURS = Path(__file__).parents[3]
-
-# Operations that are linear in an input: the result of a sum is the sum of the results.
-_LINEAR = frozenset(
-    "broadcast_in_dim copy copy_p cumsum imag name neg real reduce_sum reshape rev sharding_constraint"
-    " slice squeeze stop_gradient tile transpose".split()
-)
-_PRODUCTS = frozenset({"dot_general", "mul"})
-_ADDITIONS = frozenset({"add", "add_any", "concatenate", "pad", "stack", "sub"})
-
-
-class UndividedError(Exception):
-    """A function cannot be divided. The message is the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Action:
-    """How a part computes an equation: the states of its inputs and results, and a function from one to the other."""
-
-    inputs: tuple[State, ...]
-    results: tuple[State, ...]
-    run: Callable[[Sequence[Any], Piece], list[Any]]
 
 
 class Division:
@@ -87,7 +63,7 @@ class Division:
         self._jaxpr, self._num_rows, self._constants = jaxpr, num_rows, constants
         self._states: dict[Any, State] = dict(zip([*jaxpr.constvars, *jaxpr.invars], states, strict=True))
         self._fixed = None if fixed is None else {*fixed}
-        self._actions: dict[int, _Action] = {}
+        self._actions: dict[int, Action] = {}
         self.outside: dict[Any, None] = {}
         self.reasons: dict[Any, str] = {}
         self.divided_bytes = self.whole_bytes = 0
@@ -132,7 +108,7 @@ class Division:
             self._fixed.update(equation.outvars)
         if any(isinstance(atom, core.Var) and atom in self._of_data for atom in equation.invars):
             self._of_data.update(equation.outvars)
-        action: _Action | None
+        action: Action | None
         try:
             action = self._checked(equation)
         except UndividedError as error:
@@ -151,13 +127,13 @@ class Division:
         if self._fixed is not None and not is_fixed:
             self._count(equation, action)
 
-    def _count(self, equation: Any, action: _Action) -> None:
+    def _count(self, equation: Any, action: Action) -> None:
         if any(isinstance(each, int) or each is Total.SUM for each in action.results):
             self.divided_bytes += _made_bytes(equation)
         elif Total.LATER not in action.results and self._of_data.issuperset(equation.outvars):
             self.whole_bytes += _made_bytes(equation)
 
-    def _checked(self, equation: Any) -> _Action:
+    def _checked(self, equation: Any) -> Action:
         """Return the action of an equation whose inputs exist in the states that it needs."""
         action = self._action(equation)
         for atom, wanted in zip(equation.invars, action.inputs, strict=True):
@@ -165,7 +141,7 @@ class Division:
                 raise UndividedError(f"{named(equation)} mixes the rows")
         return action
 
-    def _later(self, equation: Any, reason: str) -> _Action:
+    def _later(self, equation: Any, reason: str) -> Action:
         """Return the action of an equation that no part computes."""
         before = next((self.reasons[atom] for atom in equation.invars if self.state(atom) is Total.LATER), reason)
         self.reasons.update(dict.fromkeys(equation.outvars, before))
@@ -174,28 +150,28 @@ class Division:
             raise AssertionError("no part computes this")
 
         states = tuple(self.state(atom) for atom in equation.invars)
-        return _Action(inputs=states, results=(Total.LATER,) * len(equation.outvars), run=run)
+        return Action(inputs=states, results=(Total.LATER,) * len(equation.outvars), run=run)
 
     def _is_fixed(self, atom: Any) -> bool:
         return self._fixed is not None and (not isinstance(atom, core.Var) or atom in self._fixed)
 
-    def _action(self, equation: Any) -> _Action:
+    def _action(self, equation: Any) -> Action:
         name, states = equation.primitive.name, [self.state(atom) for atom in equation.invars]
         if all(each is None for each in states):
-            return _Action(
+            return Action(
                 inputs=tuple(states),
                 results=(None,) * len(equation.outvars),
                 run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
             )
         if Total.LATER in states:
             raise UndividedError(f"{named(equation)} reads a result of all rows")
-        if name in _CALLS:
-            return _CALLS[name](equation, states, self._num_rows)
+        if name in CALLS:
+            return CALLS[name](equation, states, self._num_rows, Division)
         if any(isinstance(each, Total) for each in states):
-            return _of_sums(equation, states)
+            return of_sums(equation, states)
         if name == "gather" and (own := self._own_rows(equation, states)) is not None:
-            return _of_own_rows(equation, states[0], own)
-        return _of_rows(equation, states, self._num_rows)
+            return of_own_rows(equation, states[0], own)
+        return of_rows(equation, states, self._num_rows)
 
     def _own_rows(self, equation: Any, states: Sequence[State]) -> Axis:
         """Return the row axis of indices by which each row looks up its own row of an array; None for other indices.
@@ -242,262 +218,8 @@ def evaluated_whole(jaxpr: core.Jaxpr, wanted: Collection[Any], known: dict[Any,
     return [value_of(atom, known) for atom in wanted]
 
 
-def _of_rows(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    axes: list[Axis] = [each for each in states if not isinstance(each, Total)]
-    rows = rows_of(equation, axes, num_rows)
-    if rows is None:
-        mixes = "mixes the rows" if is_known(equation.primitive.name) else "is an operation that memprof cannot divide"
-        raise UndividedError(f"{named(equation)} {mixes}")
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        return jit_adapter.bound(equation, [*values], rows.params(equation, piece.part_rows, piece.num_rows))
-
-    result = Total.SUM if rows.result is None else rows.result
-    return _Action(inputs=rows.inputs, results=(result,) * len(equation.outvars), run=run)
-
-
-def _of_own_rows(equation: Any, axis: State, of_indices: int) -> _Action:
-    """Return the action of a gather in which each row of indices looks up its own row: that of the part."""
-    numbers = equation.params["dimension_numbers"]
-    in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        array, indices = values
-        own = jax.lax.broadcasted_iota(indices.dtype, indices.shape, of_indices)
-        columns = jax.lax.broadcasted_iota(indices.dtype, indices.shape, indices.ndim - 1)
-        of_part = jnp.where(columns == list(numbers.start_index_map).index(axis), own, indices)
-        return jit_adapter.bound(equation, [array, of_part], equation.params)
-
-    return _Action(inputs=(axis, of_indices), results=(in_batch[of_indices],), run=run)
-
-
-def _of_sums(equation: Any, states: Sequence[State]) -> _Action:
-    """Return the action of an equation that reads sums: if it is linear in them, a part computes its share."""
-    name, is_sum = equation.primitive.name, [each is Total.SUM for each in states]
-    inputs = tuple(states)
-    if any(isinstance(each, int) for each in states):
-        raise UndividedError(f"{named(equation)} combines a sum over all rows with each row")
-    if name in _ADDITIONS:
-        inputs = (Total.SUM,) * len(states)
-    elif name == "select_n" and not is_sum[0]:
-        inputs = (None, *(Total.SUM,) * (len(states) - 1))
-    elif not (
-        (name in _LINEAR and is_sum[0] and sum(is_sum) == 1)
-        or (name in _PRODUCTS and sum(is_sum) == 1)
-        or (name == "div" and is_sum == [True, False] and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact))
-        or (name == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.inexact))
-    ):
-        raise UndividedError(f"{named(equation)} is not linear in a sum over the rows")
-    return _Action(
-        inputs=inputs,
-        results=(Total.SUM,) * len(equation.outvars),
-        run=lambda values, piece: jit_adapter.bound(equation, [*values], equation.params),
-    )
-
-
 def _made_bytes(equation: Any) -> int:
     """Return the bytes of all values that an equation makes, also inside it."""
     size = sum(prod(var.aval.shape) * var.aval.dtype.itemsize for var in equation.outvars)
     inside = (each for jaxpr in core.jaxprs_in_params(equation.params) for each in jaxpr.eqns)
     return int(size + equation.params.get("length", 1) * sum(map(_made_bytes, inside)))
-
-
-def named(equation: Any) -> str:
-    """Return the name of an operation, with its line in the user's code."""
-    lines = [(Path(file), line) for _, file, line in jit_adapter.calls_to(equation)]
-    places = [f" ({file.name}:{line})" for file, line in lines if _OURS not in file.parents]
-    return f"{equation.primitive.name}{places[-1] if places else ''}"
-
-
-def _scan(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    params = equation.params
-    body = without_jits(params["jaxpr"])
-    num_consts, num_carried = jit_adapter.scan_layout(equation)
-    consts, carry = [*states[:num_consts]], [*states[num_consts : num_consts + num_carried]]
-    stacked = states[num_consts + num_carried :]
-    if 0 in [each for each in stacked if each is not None]:
-        return _map(equation, [*consts, *carry], num_rows)
-    inner = [each - 1 if isinstance(each, int) else each for each in stacked]
-    of_body = [None] * len(body.consts)
-    while True:
-        division = Division(body.jaxpr, [*of_body, *consts, *carry, *inner], num_rows)
-        merged = [_merged(*each) for each in zip(carry, division.results[:num_carried], strict=True)]
-        if merged == carry:
-            break
-        carry = merged
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        given = [*body.consts, *values[:num_consts]]
-
-        def iteration(carried: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = division.part([*given, *carried, *rows], piece, body.jaxpr.outvars, {})
-            after = zip(results[:num_carried], division.results[:num_carried], carry, strict=True)
-            return [piece.taken(*each) for each in after], results[num_carried:]
-
-        start, rows = [*values[num_consts : num_consts + num_carried]], [*values[num_consts + num_carried :]]
-        carried, made = jax.lax.scan(
-            iteration, start, rows, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
-        )
-        return [*carried, *made]
-
-    made = [each + 1 if isinstance(each, int) else each for each in division.results[num_carried:]]
-    return _Action(inputs=(*consts, *carry, *stacked), results=(*carry, *made), run=run)
-
-
-def _map(equation: Any, others: Sequence[State], num_rows: int) -> _Action:
-    """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it."""
-    params, (num_consts, num_carried) = equation.params, jit_adapter.scan_layout(equation)
-    if num_carried or any(each is not None for each in others):
-        raise UndividedError(f"{named(equation)} runs over the rows, and carries values from one to the next")
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        length = params["length"] // num_rows * piece.part_rows
-        return jit_adapter.bound(equation, [*values], {**params, "length": length})
-
-    inputs = (*others, *(0,) * (len(equation.invars) - num_consts))
-    return _Action(inputs=inputs, results=(0,) * len(equation.outvars), run=run)
-
-
-def _merged(before: State, after: State) -> State:
-    """Return the state of a carried value from its states before and after an iteration."""
-    if before is not None and after is not None and before != after:
-        raise UndividedError("a scan carries rows along two axes, or both rows and their sums")
-    return after if before is None else before
-
-
-def _checkpoint(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    params = equation.params
-    inner = without_jits(core.ClosedJaxpr(params["jaxpr"], ()))
-    division = Division(inner.jaxpr, [*[None] * len(inner.consts), *states], num_rows)
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        def part(*values: Any) -> list[Any]:
-            return division.part([*inner.consts, *values], piece, inner.jaxpr.outvars, {})
-
-        again = jax.checkpoint(part, policy=params["policy"], prevent_cse=params["prevent_cse"])
-        return [*again(*values)]
-
-    return _Action(inputs=tuple(states), results=tuple(division.results), run=run)
-
-
-def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    """Return the action of a function with a custom JVP: both are divided."""
-    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
-    if not all(map(is_float, equation.outvars)):
-        raise UndividedError(f"{named(equation)} returns integers")
-
-    def whole(*values: Any) -> list[Any]:
-        return jit_adapter.bound(equation, [*values], equation.params)
-
-    def derivative(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        def of_floats(*given: Any) -> list[Any]:
-            return whole(*_replaced(values, floats, given))
-
-        results, of_tangents = jax.jvp(of_floats, [values[number] for number in floats], [*tangents])
-        return results, of_tangents
-
-    shapes = [*map(_shape, equation.invars)]
-    function = without_rules(equation.params["call_jaxpr"])
-    both = without_rules(jax.make_jaxpr(derivative)(shapes, [shapes[number] for number in floats]))
-    tangents = [states[number] for number in floats]
-    division = Division(function.jaxpr, [*[None] * len(function.consts), *states], num_rows)
-    of_both = Division(both.jaxpr, [*[None] * len(both.consts), *states, *tangents], num_rows)
-    if of_both.results != [*division.results, *division.results]:
-        raise UndividedError(f"the derivative of {named(equation)} mixes the rows")
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        def part(*values: Any) -> list[Any]:
-            return division.part([*function.consts, *values], piece, function.jaxpr.outvars, {})
-
-        def of_part(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            given = [*both.consts, *values, *[tangents[number] for number in floats]]
-            results = of_both.part(given, piece, both.jaxpr.outvars, {})
-            return results[: len(results) // 2], results[len(results) // 2 :]
-
-        with_rule = jax.custom_jvp(part)
-        with_rule.defjvp(of_part)
-        return [*with_rule(*values)]
-
-    return _Action(inputs=tuple(states), results=tuple(division.results), run=run)
-
-
-def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int) -> _Action:
-    """Return the action of a function with a custom VJP: both passes are divided."""
-    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
-    num_results = len(equation.outvars)
-    if not all(map(is_float, equation.outvars)):
-        raise UndividedError(f"{named(equation)} returns integers")
-    structure: Any = None
-
-    def forward(*values: Any) -> list[Any]:
-        """Return the results, and the residuals for the backward pass."""
-
-        def of_floats(*given: Any) -> list[Any]:
-            return jit_adapter.bound(equation, _replaced(values, floats, given), equation.params)
-
-        nonlocal structure
-        results, pull = jit_adapter.plain_vjp()(of_floats, *[values[number] for number in floats])
-        residuals, structure = jax.tree.flatten(pull)
-        return [*results, *residuals]
-
-    def backward(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        return [*jax.tree.unflatten(structure, residuals)([*cotangents])]
-
-    first = without_rules(jax.make_jaxpr(forward)(*map(_shape, equation.invars)))
-    residuals = [*map(_shape, first.jaxpr.outvars[num_results:])]
-    second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(_shape, equation.outvars)]))
-    of_first = Division(first.jaxpr, [*[None] * len(first.consts), *states], num_rows)
-    results = of_first.results[:num_results]
-    cotangents = [each if isinstance(each, int) else None for each in results]
-    of_second = Division(
-        second.jaxpr, [*[None] * len(second.consts), *of_first.results[num_results:], *cotangents], num_rows
-    )
-    wanted = [_of_gradient(states[number]) for number in floats]
-    if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
-        raise UndividedError(f"the backward pass of {named(equation)} mixes the rows")
-
-    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        def of_part(*values: Any) -> tuple[list[Any], list[Any]]:
-            found = of_first.part([*first.consts, *values], piece, first.jaxpr.outvars, {})
-            return found[:num_results], found[num_results:]
-
-        def of_part_backward(residuals: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
-            given = [*second.consts, *residuals, *cotangents]
-            found = of_second.part(given, piece, second.jaxpr.outvars, {})
-            taken = [piece.taken(*each) for each in zip(found, of_second.results, wanted, strict=True)]
-            return tuple(_replaced([None] * len(equation.invars), floats, taken))
-
-        with_rule = jax.custom_vjp(lambda *values: of_part(*values)[0])
-        with_rule.defvjp(of_part, of_part_backward)
-        return [*with_rule(*values)]
-
-    return _Action(inputs=tuple(states), results=tuple(results), run=run)
-
-
-def _of_gradient(state: State) -> State:
-    """Return the state of an input's gradient: a sum over the parts for a whole input, whole for a sum."""
-    if isinstance(state, int):
-        return state
-    return Total.SUM if state is None else None
-
-
-def _shape(atom: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
-
-
-def is_float(atom: Any) -> bool:
-    """Whether an atom has a dtype that can be differentiated."""
-    return bool(jnp.issubdtype(atom.aval.dtype, jnp.inexact))
-
-
-def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Return values with new ones at some places."""
-    return [*(dict(enumerate(values)) | dict(zip(places, new, strict=True))).values()]
-
-
-_CALLS: dict[str, Callable[[Any, Sequence[State], int], _Action]] = {
-    **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
-    "custom_jvp_call": _custom_jvp,
-    "custom_vjp_call": _custom_vjp,
-    "scan": _scan,
-}

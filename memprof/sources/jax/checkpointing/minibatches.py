@@ -19,16 +19,11 @@ from jax.extend import core
 
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.actions import UndividedError, named
 from memprof.sources.jax.checkpointing.apply import Differentiated, differentiated_by
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.division import (
-    Division,
-    UndividedError,
-    evaluated_whole,
-    is_float,
-    named,
-    needed,
-)
+from memprof.sources.jax.checkpointing.divided_calls import is_float
+from memprof.sources.jax.checkpointing.division import Division, evaluated_whole, needed
 from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_jits
 from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
 from memprof.sources.jax.tracing import jit_adapter

@@ -1,0 +1,222 @@
+"""How a part of the rows computes a function within a function: a scan, a checkpoint, or custom derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from memprof.sources.jax.checkpointing.actions import Action, UndividedError, named
+from memprof.sources.jax.checkpointing.evaluation import without_jits, without_rules
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
+from memprof.sources.jax.tracing import jit_adapter
+
+
+class _Divided(Protocol):
+    """The inner function, divided (`division.Division`)."""
+
+    results: list[State]
+
+    def part(self, inputs: Sequence[Any], piece: Piece, wanted: Sequence[Any], outside: dict[Any, Any]) -> list[Any]:
+        """Compute a part of the rows."""
+
+
+# Divides a function, by the states of its constants and inputs and the number of rows.
+_Divide = Callable[[core.Jaxpr, Sequence[State], int], _Divided]
+
+
+def _scan(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    params = equation.params
+    body = without_jits(params["jaxpr"])
+    num_consts, num_carried = jit_adapter.scan_layout(equation)
+    consts, carry = [*states[:num_consts]], [*states[num_consts : num_consts + num_carried]]
+    stacked = states[num_consts + num_carried :]
+    if 0 in [each for each in stacked if each is not None]:
+        return _map(equation, [*consts, *carry], num_rows)
+    inner = [each - 1 if isinstance(each, int) else each for each in stacked]
+    of_body = [None] * len(body.consts)
+    while True:
+        division = divide(body.jaxpr, [*of_body, *consts, *carry, *inner], num_rows)
+        merged = [_merged(*each) for each in zip(carry, division.results[:num_carried], strict=True)]
+        if merged == carry:
+            break
+        carry = merged
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        given = [*body.consts, *values[:num_consts]]
+
+        def iteration(carried: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = division.part([*given, *carried, *rows], piece, body.jaxpr.outvars, {})
+            after = zip(results[:num_carried], division.results[:num_carried], carry, strict=True)
+            return [piece.taken(*each) for each in after], results[num_carried:]
+
+        start, rows = [*values[num_consts : num_consts + num_carried]], [*values[num_consts + num_carried :]]
+        carried, made = jax.lax.scan(
+            iteration, start, rows, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+        )
+        return [*carried, *made]
+
+    made = [each + 1 if isinstance(each, int) else each for each in division.results[num_carried:]]
+    return Action(inputs=(*consts, *carry, *stacked), results=(*carry, *made), run=run)
+
+
+def _map(equation: Any, others: Sequence[State], num_rows: int) -> Action:
+    """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it."""
+    params, (num_consts, num_carried) = equation.params, jit_adapter.scan_layout(equation)
+    if num_carried or any(each is not None for each in others):
+        raise UndividedError(f"{named(equation)} runs over the rows, and carries values from one to the next")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        length = params["length"] // num_rows * piece.part_rows
+        return jit_adapter.bound(equation, [*values], {**params, "length": length})
+
+    inputs = (*others, *(0,) * (len(equation.invars) - num_consts))
+    return Action(inputs=inputs, results=(0,) * len(equation.outvars), run=run)
+
+
+def _merged(before: State, after: State) -> State:
+    """Return the state of a carried value from its states before and after an iteration."""
+    if before is not None and after is not None and before != after:
+        raise UndividedError("a scan carries rows along two axes, or both rows and their sums")
+    return after if before is None else before
+
+
+def _checkpoint(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    params = equation.params
+    inner = without_jits(core.ClosedJaxpr(params["jaxpr"], ()))
+    division = divide(inner.jaxpr, [*[None] * len(inner.consts), *states], num_rows)
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def part(*values: Any) -> list[Any]:
+            return division.part([*inner.consts, *values], piece, inner.jaxpr.outvars, {})
+
+        again = jax.checkpoint(part, policy=params["policy"], prevent_cse=params["prevent_cse"])
+        return [*again(*values)]
+
+    return Action(inputs=tuple(states), results=tuple(division.results), run=run)
+
+
+def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    """Return the action of a function with a custom JVP: both are divided."""
+    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
+    if not all(map(is_float, equation.outvars)):
+        raise UndividedError(f"{named(equation)} returns integers")
+
+    def whole(*values: Any) -> list[Any]:
+        return jit_adapter.bound(equation, [*values], equation.params)
+
+    def derivative(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        def of_floats(*given: Any) -> list[Any]:
+            return whole(*_replaced(values, floats, given))
+
+        results, of_tangents = jax.jvp(of_floats, [values[number] for number in floats], [*tangents])
+        return results, of_tangents
+
+    shapes = [*map(_shape, equation.invars)]
+    function = without_rules(equation.params["call_jaxpr"])
+    both = without_rules(jax.make_jaxpr(derivative)(shapes, [shapes[number] for number in floats]))
+    tangents = [states[number] for number in floats]
+    division = divide(function.jaxpr, [*[None] * len(function.consts), *states], num_rows)
+    of_both = divide(both.jaxpr, [*[None] * len(both.consts), *states, *tangents], num_rows)
+    if of_both.results != [*division.results, *division.results]:
+        raise UndividedError(f"the derivative of {named(equation)} mixes the rows")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def part(*values: Any) -> list[Any]:
+            return division.part([*function.consts, *values], piece, function.jaxpr.outvars, {})
+
+        def of_part(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            given = [*both.consts, *values, *[tangents[number] for number in floats]]
+            results = of_both.part(given, piece, both.jaxpr.outvars, {})
+            return results[: len(results) // 2], results[len(results) // 2 :]
+
+        with_rule = jax.custom_jvp(part)
+        with_rule.defjvp(of_part)
+        return [*with_rule(*values)]
+
+    return Action(inputs=tuple(states), results=tuple(division.results), run=run)
+
+
+def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    """Return the action of a function with a custom VJP: both passes are divided."""
+    floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
+    num_results = len(equation.outvars)
+    if not all(map(is_float, equation.outvars)):
+        raise UndividedError(f"{named(equation)} returns integers")
+    structure: Any = None
+
+    def forward(*values: Any) -> list[Any]:
+        """Return the results, and the residuals for the backward pass."""
+
+        def of_floats(*given: Any) -> list[Any]:
+            return jit_adapter.bound(equation, _replaced(values, floats, given), equation.params)
+
+        nonlocal structure
+        results, pull = jit_adapter.plain_vjp()(of_floats, *[values[number] for number in floats])
+        residuals, structure = jax.tree.flatten(pull)
+        return [*results, *residuals]
+
+    def backward(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        return [*jax.tree.unflatten(structure, residuals)([*cotangents])]
+
+    first = without_rules(jax.make_jaxpr(forward)(*map(_shape, equation.invars)))
+    residuals = [*map(_shape, first.jaxpr.outvars[num_results:])]
+    second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(_shape, equation.outvars)]))
+    of_first = divide(first.jaxpr, [*[None] * len(first.consts), *states], num_rows)
+    results = of_first.results[:num_results]
+    cotangents = [each if isinstance(each, int) else None for each in results]
+    of_second = divide(
+        second.jaxpr, [*[None] * len(second.consts), *of_first.results[num_results:], *cotangents], num_rows
+    )
+    wanted = [_of_gradient(states[number]) for number in floats]
+    if any(has not in (each, None) for has, each in zip(of_second.results, wanted, strict=True)):
+        raise UndividedError(f"the backward pass of {named(equation)} mixes the rows")
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def of_part(*values: Any) -> tuple[list[Any], list[Any]]:
+            found = of_first.part([*first.consts, *values], piece, first.jaxpr.outvars, {})
+            return found[:num_results], found[num_results:]
+
+        def of_part_backward(residuals: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
+            given = [*second.consts, *residuals, *cotangents]
+            found = of_second.part(given, piece, second.jaxpr.outvars, {})
+            taken = [piece.taken(*each) for each in zip(found, of_second.results, wanted, strict=True)]
+            return tuple(_replaced([None] * len(equation.invars), floats, taken))
+
+        with_rule = jax.custom_vjp(lambda *values: of_part(*values)[0])
+        with_rule.defvjp(of_part, of_part_backward)
+        return [*with_rule(*values)]
+
+    return Action(inputs=tuple(states), results=tuple(results), run=run)
+
+
+def _of_gradient(state: State) -> State:
+    """Return the state of an input's gradient: a sum over the parts for a whole input, whole for a sum."""
+    if isinstance(state, int):
+        return state
+    return Total.SUM if state is None else None
+
+
+def _shape(atom: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+
+
+def is_float(atom: Any) -> bool:
+    """Whether an atom has a dtype that can be differentiated."""
+    return bool(jnp.issubdtype(atom.aval.dtype, jnp.inexact))
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """Return values with new ones at some places."""
+    return [*(dict(enumerate(values)) | dict(zip(places, new, strict=True))).values()]
+
+
+CALLS: dict[str, Callable[[Any, Sequence[State], int, _Divide], Action]] = {
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
+    "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
+    "scan": _scan,
+}
