@@ -112,7 +112,7 @@ class Profile:
     @property
     def advice(self) -> AdviceList:
         """Ways to lower the peak: first the savings that `memprof.advise` has compiled, then upper bounds."""
-        return AdviceList(self.report, known_advice(self.report))
+        return AdviceList(self.report, known_advice(self.report), of_step=False)
 
     def by(self, key: Key) -> dict[str, int]:
         """Return the footprint by category, module, source line, dtype or phase, in bytes, largest first.
@@ -213,10 +213,11 @@ class AdviceList(tuple[Advice, ...]):
     """Pieces of advice about a report, shown as a table."""
 
     report: Report
+    of_step: bool  # whether the changes were compiled
 
-    def __new__(cls, report: Report, advice: Sequence[Advice]) -> AdviceList:
+    def __new__(cls, report: Report, advice: Sequence[Advice], *, of_step: bool) -> AdviceList:
         made = super().__new__(cls, advice)
-        made.report = report
+        made.report, made.of_step = report, of_step
         return made
 
     @overload
@@ -225,18 +226,18 @@ class AdviceList(tuple[Advice, ...]):
     def __getitem__(self, place: slice) -> AdviceList: ...
     def __getitem__(self, place: SupportsIndex | slice) -> Advice | AdviceList:
         if isinstance(place, slice):
-            return AdviceList(self.report, super().__getitem__(place))
+            return AdviceList(self.report, super().__getitem__(place), of_step=self.of_step)
         return super().__getitem__(place)
 
     def __str__(self) -> str:
-        return str(lower(advice_document(self.report, self), RenderOptions()))
+        return str(lower(advice_document(self.report, self, of_step=self.of_step), RenderOptions()))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
-        return document_fragment(advice_document(self.report, self))
+        return document_fragment(advice_document(self.report, self, of_step=self.of_step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +434,8 @@ def advise(
                 progress=progress,
                 rows=lambda labels: rows_shown(progress),
                 with_technique=techniques_of(step),
-            )
+            ),
+            of_step=True,
         )
 
 

@@ -71,7 +71,8 @@ def advise(
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
     judged_by = options.chosen_pool(pool)
-    if what is not None and _names_step(what):
+    of_step = what is not None and _names_step(what)
+    if what is not None and of_step:
         report, advice = compiled_advice(
             step.subject(what, arguments), "+".join(technique), device.resolved(), TO_THE_PLAN, judged_by
         )
@@ -80,7 +81,7 @@ def advise(
         if report.framework != "jax":
             raise MemprofError(f"{report.label} is a trace of PyTorch, and advice names changes of JAX code")
         advice = known_advice(report)
-    print_document(advice_document(report, advice), advice_list_json(report, advice), show)
+    print_document(advice_document(report, advice, of_step=of_step), advice_list_json(report, advice), show)
 
 
 def _names_step(what: str) -> bool:

@@ -408,7 +408,7 @@ def _compiled_advice() -> Document:
         replace(first, refusal="XLA refuses it"),
         first,
     )
-    return advice_document(full_report(), rows)
+    return advice_document(full_report(), rows, of_step=True)
 
 
 def _kernels() -> Document:
@@ -482,7 +482,10 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "fit_curve": lambda: fit_curve_document(_curve()),
     "fit_techniques": _techniques,
     "check": _check,
-    "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]())),
+    "advice": lambda: advice_document(CASES["donate_state"][0](), advise(CASES["donate_state"][0]()), of_step=False),
+    "advice_of_a_step": lambda: advice_document(
+        CASES["donate_state"][0](), advise(CASES["donate_state"][0]()), of_step=True
+    ),
     "advice_compiled": _compiled_advice,
     "imported": lambda: imported_document(_IMPORTED),
     "kernels": _kernels,

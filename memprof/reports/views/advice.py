@@ -32,6 +32,7 @@ _CAUTION = (
     ' "up to" is an upper bound, not compiled.'
 )
 _COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the changes that memprof can make itself."
+_NONE_SAVES = " memprof has compiled the changes that it can make to this step itself: none saves 2% or more."
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
@@ -42,15 +43,19 @@ _MEANING = {
 }
 
 
-def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
-    """Build a document of the advice alone."""
+def advice_document(report: Report, advice: Sequence[Advice], *, of_step: bool) -> Document:
+    """Build a document of the advice alone.
+
+    Args:
+        of_step: whether memprof had the step, and not a capture alone: it then has compiled the changes.
+    """
     aside = f"footprint {format_bytes(report.unpressed.footprint_bytes)} on {report.target.name}"
     verdict = Note(text=report.verdict.sentence, tone=TONES[report.verdict.answer])
     heading = Heading(text=report.label, level=1, aside=aside)
-    return Document(blocks=(heading, *pressure_notes(report), verdict, *advice_blocks(report, advice)))
+    return Document(blocks=(heading, *pressure_notes(report), verdict, *advice_blocks(report, advice, of_step=of_step)))
 
 
-def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
+def advice_blocks(report: Report, advice: Sequence[Advice], *, of_step: bool = False) -> tuple[Block, ...]:
     """Build the advice section of a report."""
     heading = Heading(text="Possible changes", level=2, aside="cheapest first")
     if report.engine_figures is not None:
@@ -58,13 +63,14 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
-    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution(advice))
+    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution(advice, of_step=of_step))
 
 
-def caution(advice: Sequence[Advice]) -> Note:
-    """Explain the savings; if none is compiled, also how to compile them."""
-    is_compiled = any(each.is_compiled for each in advice)
-    return Note(text=_CAUTION + ("" if is_compiled else _COMPILES), tone=Tone.MUTED)
+def caution(advice: Sequence[Advice], *, of_step: bool = False) -> Note:
+    """Explain the savings; if none is compiled, also why, or how to compile them."""
+    if any(each.is_compiled for each in advice):
+        return Note(text=_CAUTION, tone=Tone.MUTED)
+    return Note(text=_CAUTION + (_NONE_SAVES if of_step else _COMPILES), tone=Tone.MUTED)
 
 
 def unpressed_note(report: Report) -> tuple[Note, ...]:

@@ -137,6 +137,20 @@ def own_backward_pass(params: Any, batch: Any) -> Any:
     return last + jnp.mean((straight_through(network(params, batch["x"]), params["bias"]) - batch["y"]) ** 2)
 
 
+def samples_of_rays(params: Any, batch: Any) -> Any:
+    """Sample along each ray by its own distribution, as a NeRF does: a search and lookups in the row of the ray."""
+
+    def render(key: Any, ray: Any) -> Any:
+        edges = jnp.sort(jax.random.uniform(key, (_WIDTH,)))
+        weights = jax.lax.stop_gradient(jax.nn.softplus(network(params, ray)))
+        total = jnp.cumsum(weights / weights.sum())
+        places = jnp.clip(jnp.searchsorted(total, edges), 0, _WIDTH - 1)
+        return network(params, edges[places] * ray + total[places])
+
+    keys = jax.random.split(_KEY, _EXAMPLES)
+    return jnp.mean((jax.vmap(render)(keys, batch["x"]) - batch["y"]) ** 2)
+
+
 DIVIDED = [
     mean,
     total_with_decay,
@@ -150,6 +164,7 @@ DIVIDED = [
     own_backward_pass,
     mapped,
     written,
+    samples_of_rays,
 ]
 
 

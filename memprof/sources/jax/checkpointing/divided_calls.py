@@ -99,6 +99,19 @@ def _checkpoint(equation: Any, states: Sequence[State], num_rows: int, divide: _
     return Action(inputs=tuple(states), results=tuple(division.results), run=run)
 
 
+def _expanded(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    """Return the action of a function that JAX expands later, such as `jnp.searchsorted` in jax 0.12."""
+    if any(map(is_float, equation.outvars)):  # it may have a derivative of its own
+        raise UndividedError(f"{named(equation)} is an operation that memprof cannot divide")
+    inner = without_jits(jit_adapter.expansion_of(equation))
+    division = divide(inner.jaxpr, [*[None] * len(inner.consts), *states], num_rows)
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        return division.part([*inner.consts, *values], piece, inner.jaxpr.outvars, {})
+
+    return Action(inputs=tuple(states), results=tuple(division.results), run=run)
+
+
 def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
     """Return the action of a function with a custom JVP: both are divided."""
     floats = [number for number, atom in enumerate(equation.invars) if is_float(atom)]
@@ -216,6 +229,7 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
 
 CALLS: dict[str, Callable[[Any, Sequence[State], int, _Divide], Action]] = {
     **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
+    "call_hi_primitive": _expanded,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
     "scan": _scan,

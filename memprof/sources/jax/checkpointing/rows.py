@@ -16,11 +16,12 @@ from math import prod
 from typing import Any
 
 _ELEMENTWISE = frozenset(
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy copy_p"
-    " cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p"
-    " logistic lt max min mul name ne neg nextafter not one_minus_square or pow reduce_precision rem round rsqrt"
-    " select_n shift_left shift_right_arithmetic shift_right_logical sharding_constraint sign sin sinh sqrt square"
-    " stop_gradient sub tan tanh xor".split()
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex"
+    " conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge"
+    " gt igamma igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul name ne"
+    " neg nextafter not one_minus_square or polygamma population_count pow real reduce_precision"
+    " regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic"
+    " shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta".split()
 )
 _REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
 
@@ -169,6 +170,8 @@ def _dot(equation: Any, axes: Sequence[Axis]) -> Rows | None:
 def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     numbers, sizes, (axis, _) = equation.params["dimension_numbers"], equation.params["slice_sizes"], axes
     in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
+    if axis is None and axes[1] in numbers.start_indices_batching_dims:  # each row of indices has its own operand
+        axis = numbers.operand_batching_dims[numbers.start_indices_batching_dims.index(axes[1])]
     if axis is None:
         return _gather_by_rows(equation, axes[1], in_batch)
     if axis in numbers.operand_batching_dims:  # each row has its own indices
@@ -187,9 +190,7 @@ def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
 
 def _gather_by_rows(equation: Any, axis: Axis, in_batch: Sequence[int]) -> Rows | None:
     """Return the row axes of a gather whose indices have the rows: each row looks up entries of the whole operand."""
-    if axis is None or axis in equation.params["dimension_numbers"].start_indices_batching_dims:
-        return None
-    return Rows(inputs=(None, axis), result=in_batch[axis])
+    return None if axis is None else Rows(inputs=(None, axis), result=in_batch[axis])
 
 
 def _convolution(equation: Any, axes: Sequence[Axis]) -> Rows | None:

@@ -461,6 +461,16 @@ def computed_here(function: Callable[[], Any]) -> Any:
         return jax.device_get(jax.jit(function)())
 
 
+def expansion_of(equation: Any) -> core.ClosedJaxpr:
+    """Return the operations behind a `call_hi_primitive` (jax 0.12), such as those of `jnp.searchsorted`."""
+    primitive = equation.params["_prim"]
+
+    def expanded(*values: Any) -> list[Any]:
+        return [*jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, values)))]
+
+    return jax.make_jaxpr(expanded)(*(atom.aval for atom in equation.invars))
+
+
 def has_no_shardings(params: Mapping[str, Any]) -> bool:
     """Whether a call leaves the shardings of its arguments and results unspecified."""
     from jax._src.sharding_impls import UnspecifiedValue
