@@ -25,7 +25,7 @@ from memprof.sources.jax.compile import capture_of, traced_jaxpr
 from memprof.sources.jax.targets.resolve import resolve
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
-from memprof.studies.changes.minibatches import accumulated
+from memprof.studies.changes.minibatches import in_parts
 from memprof.studies.changes.same_meaning import MeaningCheck
 
 _STEPS = (
@@ -68,7 +68,7 @@ def _row(name: str) -> dict[str, Any]:
 
     before = report_of(spec)
     step = Step(spec=spec, target=target, report=before, advice=upper_bounds(before))
-    (change,) = accumulated(step)
+    (change,) = in_parts(step)
     after = report_of(change.spec)
     return {
         "num_minibatches": change.intent.num_parts,

@@ -29,6 +29,7 @@ from memprof.version import __version__
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
     from memprof.analysis.records.rewrites import (
+        ExamplesInChunks,
         FusedAttention,
         InChunks,
         InGroups,
@@ -56,6 +57,7 @@ _HOMES = {
     "Feed": "memprof.sources.jax.tracing.step",
     "FusedAttention": "memprof.analysis.records.rewrites",
     "InChunks": "memprof.analysis.records.rewrites",
+    "ExamplesInChunks": "memprof.analysis.records.rewrites",
     "InGroups": "memprof.analysis.records.rewrites",
     "InMinibatches": "memprof.analysis.records.rewrites",
     "MemprofError": "memprof.errors",
@@ -91,6 +93,7 @@ _IPYTHON_HOOK = "load_ipython_extension"
 __all__ = [
     "Category",
     "Comparison",
+    "ExamplesInChunks",
     "Feed",
     "FusedAttention",
     "InChunks",

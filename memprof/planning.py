@@ -17,6 +17,7 @@ from memprof.amounts import parse_bytes
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.analysis.records.rewrites import (
     Donation,
+    ExamplesInChunks,
     FusedAttention,
     InChunks,
     InGroups,
@@ -129,6 +130,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
     from memprof.sources.jax.checkpointing.apply import traced_within, with_checkpointed_blocks
     from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
+    from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
     from memprof.sources.jax.checkpointing.minibatches import in_minibatches
     from memprof.sources.jax.checkpointing.unrolled import unrolled
     from memprof.sources.jax.tracing import jit_adapter
@@ -137,6 +139,8 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
         case Donation():
             is_jitted = hasattr(step, "lower")
             return jit_adapter.jitted_with_donation(step, rewrite.positions) if is_jitted else step
+        case ExamplesInChunks():
+            return traced_within(step, lambda: examples_in_chunks(rewrite))
         case InChunks():
             return traced_within(step, lambda: chunked(rewrite))
         case InGroups():

@@ -43,6 +43,25 @@ class InMinibatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExamplesInChunks:
+    """A loop computes the part of a loss in which examples do not mix, under a checkpoint for each chunk of examples.
+
+    Attributes:
+        number, interleaved: see `InMinibatches`, for chunks instead of minibatches.
+
+    Raises:
+        MemprofError: the number is invalid.
+    """
+
+    number: int
+    interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, int) or self.number < 2:
+            raise MemprofError(f"ExamplesInChunks needs an integer of at least 2, not {self.number!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FusedAttention:
     """Each attention of a step that trains is computed by `jax.nn.dot_product_attention`.
 
@@ -90,4 +109,4 @@ class Donation:
     positions: tuple[int, ...]
 
 
-Rewrite = Donation | InChunks | InGroups | InMinibatches | FusedAttention | NarrowSums | Unrolled
+Rewrite = Donation | ExamplesInChunks | InChunks | InGroups | InMinibatches | FusedAttention | NarrowSums | Unrolled

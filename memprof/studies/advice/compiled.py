@@ -24,7 +24,7 @@ from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
 from memprof.studies.changes.layered_state import layered_states
-from memprof.studies.changes.minibatches import accumulated
+from memprof.studies.changes.minibatches import in_parts
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import MeaningCheck
@@ -39,7 +39,7 @@ FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
     attention_kernels,
     in_chunks,
-    accumulated,
+    in_parts,
     recomputations,
     scans_in_groups,
     layered_states,

@@ -1,11 +1,19 @@
-"""Accumulate a step's gradients over minibatches. Data flow shows that its loss is a sum over the examples."""
+"""Compute a step's loss in parts of its examples. Data flow shows how far examples do not mix.
+
+If the loss is a sum over the examples, gradients are accumulated over minibatches. Otherwise the part of it in which
+examples do not mix is computed in chunks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
-from memprof.analysis.records.rewrites import InMinibatches
+from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
 from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.divided_loss import Loss
+from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
 from memprof.sources.jax.checkpointing.minibatches import in_minibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
@@ -14,41 +22,55 @@ from memprof.workloads.intents import Aim, Intent
 
 RULE = "accumulated_gradients"
 _NUM_PARTS = 4
+_NUM_CHUNKS = 8
 _MAX_PARTS = 64
 
 
-def accumulated(step: Step) -> Iterator[Change]:
-    """Yield the step with its gradients accumulated over four minibatches, or fewer."""
-    yield from _in_parts(step, lambda numbers: [number for number in numbers if number <= _NUM_PARTS][-1:])
+def in_parts(step: Step) -> Iterator[Change]:
+    """Yield the step with gradients accumulated over four minibatches, or fewer; if that is impossible, with chunks."""
+    num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
+    if num_examples is None:
+        yield from _in_chunks(step)
+    else:
+        yield from _in_minibatches(step, num_examples, _divisors(num_examples, _NUM_PARTS)[-1:])
 
 
 def accumulated_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with accumulated gradients, each time over at least twice as many minibatches."""
-
-    def doubled(numbers: list[int]) -> list[int]:
-        found: list[int] = []
-        for number in numbers:
-            if not found or number >= 2 * found[-1]:
-                found.append(number)
-        return found
-
-    yield from _in_parts(step, doubled)
+    num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
+    if num_examples is not None:
+        doubled: list[int] = []
+        for number in _divisors(num_examples, _MAX_PARTS):
+            if not doubled or number >= 2 * doubled[-1]:
+                doubled.append(number)
+        yield from _in_minibatches(step, num_examples, doubled)
 
 
-def _in_parts(step: Step, select: Callable[[list[int]], list[int]]) -> Iterator[Change]:
-    """Yield a change for each of the chosen numbers of minibatches, among those that divide the examples."""
+def _num_examples(step: Step, divided: AbstractContextManager[list[Loss]]) -> int | None:
+    """Return the number of examples of a step's losses; None if they cannot be divided."""
     if step.is_composed:
-        return
-    is_interleaved = step.target.topology.num_devices > 1
+        return None
     try:
-        with in_minibatches(InMinibatches(number=_MAX_PARTS, interleaved=is_interleaved)) as losses:
+        with divided as losses:
             traced_jaxpr(step.spec, step.target)
     except MemprofError:
-        return
-    num_examples = min(each.num_examples for each in losses if each.num_examples is not None)
-    for number in select([each for each in range(2, _MAX_PARTS + 1) if num_examples % each == 0]):
-        options = f"number={number}" + (", interleaved=True" if is_interleaved else "")
-        code = applied_code(step.spec, f"memprof.apply(memprof.InMinibatches({options}))")
+        return None
+    return min(each.num_examples for each in losses if each.num_examples is not None)
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [each for each in range(2, most + 1) if number % each == 0]
+
+
+def _minibatches(step: Step, number: int) -> InMinibatches:
+    return InMinibatches(number=number, interleaved=step.target.topology.num_devices > 1)
+
+
+def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
+    """Yield a change for each number of minibatches."""
+    for number in numbers:
+        rewrite = _minibatches(step, number)
+        code = applied_code(step.spec, f"memprof.apply(memprof.InMinibatches({_options(rewrite)}))")
         if code is None:
             return
         yield Change(
@@ -60,9 +82,36 @@ def _in_parts(step: Step, select: Callable[[list[int]], list[int]]) -> Iterator[
             " during the passes",
             code=code,
             spec=step_of_code(step.spec, code),
-            rewrite=InMinibatches(number=number, interleaved=is_interleaved),
+            rewrite=rewrite,
             is_proved=True,
         )
+
+
+def _in_chunks(step: Step) -> Iterator[Change]:
+    """Yield the step with the part of its loss in which examples do not mix in eight chunks, or fewer."""
+    rewrite = ExamplesInChunks(number=_NUM_CHUNKS, interleaved=step.target.topology.num_devices > 1)
+    num_examples = _num_examples(step, examples_in_chunks(rewrite))
+    if num_examples is None:
+        return
+    rewrite = replace(rewrite, number=_divisors(num_examples, _NUM_CHUNKS)[-1])
+    code = applied_code(step.spec, f"memprof.apply(memprof.ExamplesInChunks({_options(rewrite)}))")
+    if code is None:
+        return
+    yield Change(
+        rule="chunked_examples",
+        intent=Intent(aim=Aim.RECOMPUTE_MODULES, num_parts=rewrite.number),
+        what=f"Compute {rewrite.number} chunks of the examples in turn, up to where the loss mixes them",
+        evidence=f"by data flow, a part of the loss does not mix its {num_examples:,} examples",
+        cost=f"recomputes that part; each of its products has 1/{rewrite.number} of the rows",
+        code=code,
+        spec=step_of_code(step.spec, code),
+        rewrite=rewrite,
+        is_proved=True,
+    )
+
+
+def _options(rewrite: InMinibatches | ExamplesInChunks) -> str:
+    return f"number={rewrite.number}" + (", interleaved=True" if rewrite.interleaved else "")
 
 
 def _examples(number: int) -> str:

@@ -12,11 +12,11 @@ import pytest
 from report_builder import H100
 
 from memprof.analysis.records.capture import Topology
-from memprof.analysis.records.rewrites import InMinibatches
+from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.minibatches import accumulated, accumulated_more_and_more
+from memprof.studies.changes.minibatches import accumulated_more_and_more, in_parts
 from memprof.workloads.intents import Aim, Intent, means_to
 
 
@@ -54,7 +54,7 @@ def _products(change: Change) -> set[int]:
 
 
 def test_the_gradients_of_four_minibatches_are_added_up() -> None:
-    (change,) = accumulated(_step())
+    (change,) = in_parts(_step())
     assert change.rule == "accumulated_gradients"
     assert change.intent == Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=4)
     assert change.what == "Accumulate the gradients of 4 minibatches of 4 examples"
@@ -70,7 +70,7 @@ def test_the_gradients_of_four_minibatches_are_added_up() -> None:
 
 @pytest.mark.parametrize(("examples", "number"), [(6, 3), (9, 3), (10, 2), (12, 4)])
 def test_minibatches_are_equal_and_at_most_four(examples: int, number: int) -> None:
-    assert [each.rewrite for each in accumulated(_step(examples=examples))] == [InMinibatches(number=number)]
+    assert [each.rewrite for each in in_parts(_step(examples=examples))] == [InMinibatches(number=number)]
 
 
 @pytest.mark.parametrize(("examples", "numbers"), [(16, [2, 4, 8, 16]), (12, [2, 4, 12]), (9, [3, 9]), (7, [7])])
@@ -81,20 +81,38 @@ def test_a_plan_tries_more_and_more_minibatches(examples: int, numbers: list[int
 
 def test_on_several_devices_each_minibatch_takes_examples_of_all() -> None:
     target = replace(H100, topology=Topology(num_devices=4))
-    (change,) = accumulated(_step(target=target))
+    (change,) = in_parts(_step(target=target))
     assert change.rewrite == InMinibatches(number=4, interleaved=True)
     assert "memprof.InMinibatches(number=4, interleaved=True)" in change.code
 
 
 def test_a_statistic_outside_of_the_loss_is_the_same_for_all_minibatches() -> None:
-    assert len([*accumulated(_step(normalised))]) == 1
+    assert len([*in_parts(_step(normalised))]) == 1
+
+
+def contrastive(weights: Any, batch: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        hidden = jnp.tanh(jnp.tanh(jnp.tanh(batch @ weights) @ weights) @ weights)
+        results = hidden.sum(-1)
+        return jnp.mean(jnp.outer(results, results) ** 2)
+
+    return weights - jax.grad(loss)(weights)
+
+
+@pytest.mark.parametrize(("examples", "number"), [(16, 8), (12, 6), (14, 7), (3, 3)])
+def test_examples_that_mix_late_are_in_chunks(examples: int, number: int) -> None:
+    (change,) = in_parts(_step(contrastive, examples=examples))
+    assert (change.rule, change.rewrite) == ("chunked_examples", ExamplesInChunks(number=number))
+    assert change.evidence == f"by data flow, a part of the loss does not mix its {examples} examples"
+    assert f"memprof.apply(memprof.ExamplesInChunks(number={number}))" in change.code
+    assert _products(change) - {4} == {examples // number}  # besides the gradients of the weights
 
 
 @pytest.mark.parametrize(
     "fields", [{"fn": depends_on_all}, {"fn": loss}, {"is_built_in": True}, {"examples": 1}, {"examples": 7}]
 )
 def test_for_other_steps_there_is_no_change(fields: dict[str, Any]) -> None:
-    assert [*accumulated(_step(**fields))] == []
+    assert [*in_parts(_step(**fields))] == []
 
 
 def test_the_technique_of_a_built_in_workload_has_as_many_minibatches() -> None:

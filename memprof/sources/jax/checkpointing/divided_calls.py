@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -138,17 +139,20 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int, divide: _
         raise UndividedError(f"the derivative of {named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        def part(*values: Any) -> list[Any]:
-            return division.part([*function.consts, *values], piece, function.jaxpr.outvars, {})
+        # The number of the part is an argument, because JAX may call the rules after the trace that it belongs to.
+        def part(index: Any, *values: Any) -> list[Any]:
+            here = replace(piece, index=index)
+            return division.part([*function.consts, *values], here, function.jaxpr.outvars, {})
 
         def of_part(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            given = [*both.consts, *values, *[tangents[number] for number in floats]]
-            results = of_both.part(given, piece, both.jaxpr.outvars, {})
+            index, *values = values
+            given = [*both.consts, *values, *[tangents[1 + number] for number in floats]]
+            results = of_both.part(given, replace(piece, index=index), both.jaxpr.outvars, {})
             return results[: len(results) // 2], results[len(results) // 2 :]
 
         with_rule = jax.custom_jvp(part)
         with_rule.defjvp(of_part)
-        return [*with_rule(*values)]
+        return [*with_rule(piece.index, *values)]
 
     return Action(inputs=tuple(states), results=tuple(division.results), run=run)
 
@@ -189,19 +193,20 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int, divide: _
         raise UndividedError(f"the backward pass of {named(equation)} mixes the rows")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        def of_part(*values: Any) -> tuple[list[Any], list[Any]]:
-            found = of_first.part([*first.consts, *values], piece, first.jaxpr.outvars, {})
-            return found[:num_results], found[num_results:]
+        def of_part(index: Any, *values: Any) -> tuple[list[Any], tuple[Any, list[Any]]]:
+            found = of_first.part([*first.consts, *values], replace(piece, index=index), first.jaxpr.outvars, {})
+            return found[:num_results], (index, found[num_results:])
 
-        def of_part_backward(residuals: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
-            given = [*second.consts, *residuals, *cotangents]
-            found = of_second.part(given, piece, second.jaxpr.outvars, {})
-            taken = [piece.taken(*each) for each in zip(found, of_second.results, wanted, strict=True)]
-            return tuple(_replaced([None] * len(equation.invars), floats, taken))
+        def of_part_backward(kept: tuple[Any, list[Any]], cotangents: list[Any]) -> tuple[Any, ...]:
+            index, residuals = kept
+            here, given = replace(piece, index=index), [*second.consts, *residuals, *cotangents]
+            found = of_second.part(given, here, second.jaxpr.outvars, {})
+            taken = [here.taken(*each) for each in zip(found, of_second.results, wanted, strict=True)]
+            return (None, *_replaced([None] * len(equation.invars), floats, taken))
 
         with_rule = jax.custom_vjp(lambda *values: of_part(*values)[0])
         with_rule.defvjp(of_part, of_part_backward)
-        return [*with_rule(*values)]
+        return [*with_rule(piece.index, *values)]
 
     return Action(inputs=tuple(states), results=tuple(results), run=run)
 
