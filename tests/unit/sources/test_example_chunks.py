@@ -70,9 +70,18 @@ def with_own_derivatives(params: Any, batch: Any) -> Any:
     return jnp.mean(hidden @ hidden.T)
 
 
-@pytest.mark.parametrize(
-    "loss", [contrastive, recurrent, normalised, with_own_derivatives], ids=lambda loss: loss.__name__
-)
+def with_broadcast_bias(params: Any, batch: Any) -> Any:
+    """Haiku broadcasts a bias to all rows before it is added."""
+    hidden = batch["x"] @ params["first"]
+    hidden = jnp.tanh(hidden + jnp.broadcast_to(jnp.sin(params["first"][0]), hidden.shape))
+    results = jax.nn.relu(hidden) @ params["last"]
+    return jnp.mean(results @ results.T)
+
+
+LOSSES = (contrastive, recurrent, normalised, with_own_derivatives, with_broadcast_bias)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_gradients_stay_equal(loss: Callable[..., Any], interleaved: bool) -> None:
     def step(params: Any, batch: Any) -> Any:
@@ -91,7 +100,7 @@ def test_gradients_stay_equal(loss: Callable[..., Any], interleaved: bool) -> No
     )
 
 
-@pytest.mark.parametrize("loss", [contrastive, recurrent], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", [contrastive, recurrent, with_broadcast_bias], ids=lambda loss: loss.__name__)
 def test_no_hidden_value_of_all_examples_exists(loss: Callable[..., Any]) -> None:
     assert _EXAMPLES * _HIDDEN in _sizes(jax.grad(loss))
     with examples_in_chunks(ExamplesInChunks(number=4)) as losses:

@@ -26,7 +26,7 @@ from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.divided_calls import CALLS
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of
 from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
-from memprof.sources.jax.checkpointing.rows import Axis
+from memprof.sources.jax.checkpointing.rows import Axis, rows_behind
 from memprof.sources.jax.tracing import jit_adapter
 
 
@@ -68,6 +68,7 @@ class Division:
         self.reasons: dict[Any, str] = {}
         self.divided_bytes = self.whole_bytes = 0
         self._of_data = {var for var in jaxpr.constvars if var.aval.ndim}
+        self._makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         for number, equation in enumerate(jaxpr.eqns):
             self._add(number, equation)
         self.results = [self.state(atom) for atom in jaxpr.outvars]
@@ -93,7 +94,14 @@ class Division:
             has = self._states[atom]
             if atom in outside and (atom not in known or has != wanted):
                 return piece.taken(outside[atom], None, wanted)
-            return piece.taken(known[atom], has, wanted)
+            # The rows of a whole value, such as a bias that is broadcast to all rows, are made for the part alone.
+            equation = self._makers.get(atom)
+            rows = rows_behind(equation, wanted) if equation and has is None and isinstance(wanted, int) else None
+            if equation is None or rows is None:
+                return piece.taken(known[atom], has, wanted)
+            values = [taken(*each) for each in zip(equation.invars, rows.inputs, strict=True)]
+            (made,) = jit_adapter.bound(equation, values, rows.params(equation, piece.part_rows, piece.num_rows))
+            return made
 
         for number in needed(jaxpr, wanted, {*known, *outside}, among=self._actions):
             equation, action = jaxpr.eqns[number], self._actions[number]
