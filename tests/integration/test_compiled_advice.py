@@ -391,6 +391,42 @@ def test_a_long_scan_is_advised_in_groups_of_iterations(tmp_path: Path) -> None:
     assert by_hand.footprint_bytes == each.compiled.footprint_bytes
 
 
+_CONTRASTIVE = """
+import jax, jax.numpy as jnp
+
+def encoded(params, x):
+    return jnp.tanh(jax.nn.relu(x @ params["first"]) @ params["last"])
+
+def loss(params, images, texts):
+    one, other = encoded(params, images), encoded(params, texts)
+    return -jnp.mean(jnp.diag(jax.nn.log_softmax(one @ other.T)))
+
+@jax.jit
+def step(params, images, texts):
+    return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params, images, texts))
+
+S = jax.ShapeDtypeStruct
+args = {"first": S((16, 4096), jnp.float32), "last": S((4096, 8), jnp.float32)}, *[S((256, 16), jnp.float32)] * 2
+"""
+
+
+def test_a_contrastive_loss_is_advised_in_chunks_of_examples(tmp_path: Path) -> None:
+    """Each example is compared with all others, so that gradients cannot be accumulated over minibatches."""
+    own = _names(_CONTRASTIVE, tmp_path, "contrastive")
+    before = package.profile(own["step"], *own["args"], target="cpu")
+    assert before.footprint_bytes > 256 * 4096 * 4
+    advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
+    assert "accumulated_gradients" not in advice
+    each = advice["chunked_examples"]
+    assert each.compiled is not None
+    assert each.compiled.saving_bytes > before.footprint_bytes / 2
+    assert each.compiled.meaning in (Meaning.CLOSE, Meaning.SAME_OPERATIONS)
+    assert "8 chunks" in each.proposal.what
+    exec(each.proposal.code_to_paste, pasted := {"step": own["step"]})
+    by_hand = package.profile(pasted["step"], *own["args"], target="cpu")
+    assert by_hand.footprint_bytes == each.compiled.footprint_bytes
+
+
 @pytest.mark.with_one_jax
 def test_a_short_scan_is_not_advised_in_groups(tmp_path: Path) -> None:
     own = _names(_WAVES.replace("LENGTH", "63"), tmp_path, "few_waves")
