@@ -21,13 +21,13 @@ class InChunks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InMinibatches:
-    """A loop adds up the gradients of minibatches, so that only one minibatch's activations exist at a time.
+class _ExamplesInParts:
+    """The examples of a loss in parts, one after another.
 
     Attributes:
-        number: the largest number of minibatches, at least 2. They have equally many examples, so there are fewer
-            minibatches if this number does not divide the examples.
-        interleaved: whether a minibatch takes examples at equal distances, instead of consecutive ones. A batch that is
+        number: the largest number of parts, at least 2. They have equally many examples, so there are fewer parts if
+            this number does not divide the examples.
+        interleaved: whether a part takes examples at equal distances, instead of consecutive ones. A batch that is
             divided over devices needs this.
 
     Raises:
@@ -39,26 +39,17 @@ class InMinibatches:
 
     def __post_init__(self) -> None:
         if not isinstance(self.number, int) or self.number < 2:
-            raise MemprofError(f"InMinibatches needs an integer of at least 2, not {self.number!r}")
+            raise MemprofError(f"{type(self).__name__} needs an integer of at least 2, not {self.number!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExamplesInChunks:
-    """A loop computes the part of a loss in which examples do not mix, under a checkpoint for each chunk of examples.
+class InMinibatches(_ExamplesInParts):
+    """A loop adds up the gradients of minibatches, so that only one minibatch's activations exist at a time."""
 
-    Attributes:
-        number, interleaved: see `InMinibatches`, for chunks instead of minibatches.
 
-    Raises:
-        MemprofError: the number is invalid.
-    """
-
-    number: int
-    interleaved: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.number, int) or self.number < 2:
-            raise MemprofError(f"ExamplesInChunks needs an integer of at least 2, not {self.number!r}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamplesInChunks(_ExamplesInParts):
+    """A loop computes the part of a loss in which examples do not mix, under a checkpoint for each chunk of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
