@@ -148,7 +148,7 @@ def run(
         )
     if verify and framework is options.FrameworkName.JAX and engine is options.EngineName.XLA:
         found = compiled_advice(subject, techniques, aim, settings, judged_by)[1]
-        show = replace(show, options=replace(show.options, advice=found))
+        show = replace(show, options=replace(show.options, advice=found, of_step=True))
     print_report(report, show.of_capture(path))
     if not_written:  # the compile is not lost: its report stands above
         raise not_written

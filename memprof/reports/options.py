@@ -92,6 +92,7 @@ class RenderOptions:
         verdict_first: whether the first screen begins with the verdict, for readers who may see only its beginning.
         with_configuration: whether to show the toolchain and the workload's configuration.
         capture: the file of the report, used in suggested commands; if empty, no commands are suggested.
+        of_step: whether memprof had the step and compiled its own changes for the advice.
         advise_command: a command that compiles the advice for the step; empty if only the capture is known.
     """
 
@@ -106,6 +107,7 @@ class RenderOptions:
     editor: str = DEFAULT_EDITOR
     with_advice: bool = False
     advice: tuple[Advice, ...] | None = None
+    of_step: bool = False
     first_screen: bool = False
     verdict_first: bool = False
     with_configuration: bool = True

@@ -54,7 +54,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
         title=title,
         sections=[
             *(section_of(*each) for each in first_sections(report).items()),
-            advice_section(report, advice),
+            advice_section(report, advice, of_step=options.of_step),
             *(
                 Section(title=name, html=asset(file).replace(_LARGEST, f"<noscript>{largest}</noscript>"))
                 for name, file in _EXPLORED.items()

@@ -40,7 +40,7 @@ def first_screen_document(report: Report, options: RenderOptions) -> Document:
         *measured_summary(report),
         *_timeline(report),
         *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),
-        *(advice_blocks(report, advice) if options.with_advice else _best(report, advice)),
+        *(advice_blocks(report, advice, of_step=options.of_step) if options.with_advice else _best(report, advice)),
         *warnings(report),
     )
     if options.with_configuration:

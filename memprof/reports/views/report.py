@@ -68,7 +68,11 @@ def summary_document(report: Report, options: RenderOptions) -> Document:
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
-            *(advice_blocks(report, options.advice_for(report)) if options.with_advice else ()),
+            *(
+                advice_blocks(report, options.advice_for(report), of_step=options.of_step)
+                if options.with_advice
+                else ()
+            ),
             *(header.configuration(report) if options.with_configuration else ()),
             Heading(text="Notes", level=2),
             *notes(report),

@@ -22,8 +22,8 @@ from memprof.studies.advice.advice import Advice
 _NUM_SHOWN = 6
 
 
-def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
-    """Build the section with the advice on the peak."""
+def advice_section(report: Report, advice: Sequence[Advice], *, of_step: bool) -> Section:
+    """Build the section with the advice on the peak; see `advice_document`."""
     blocks = [block_html(Heading(text="Advice", level=2, aside="cheapest first; open one for its reason and its code"))]
     if not advice:
         blocks.append(block_html(NOTHING_TO_SAVE))
@@ -33,7 +33,7 @@ def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
     if pieces[_NUM_SHOWN:]:
         more = "".join(pieces[_NUM_SHOWN:])
         blocks.append(f"<details><summary>{len(pieces) - _NUM_SHOWN} more</summary>{more}</details>")
-    blocks.append(block_html(caution(advice)))
+    blocks.append(block_html(caution(advice, of_step=of_step)))
     return Section(title="Advice", html="\n".join(blocks))
 
 

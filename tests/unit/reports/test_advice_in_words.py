@@ -24,7 +24,7 @@ def test_advice_without_code_shows_a_sentence() -> None:
     facts = {fact.label: fact.values for block in blocks if isinstance(block, Facts) for fact in block.facts}
     assert facts["how"] == (_WORDS,)
     assert not [block for block in blocks if isinstance(block, Code)]
-    page = advice_section(report, [advice]).html
+    page = advice_section(report, [advice], of_step=False).html
     assert f"<dt>how</dt><dd>{_WORDS}</dd>" in page
     assert 'class="code"' not in page
     as_json = advice_json(advice)

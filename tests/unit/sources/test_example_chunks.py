@@ -78,7 +78,16 @@ def with_broadcast_bias(params: Any, batch: Any) -> Any:
     return jnp.mean(results @ results.T)
 
 
-LOSSES = (contrastive, recurrent, normalised, with_own_derivatives, with_broadcast_bias)
+def with_table_of_rows(params: Any, batch: Any) -> Any:
+    """Each row has its own row of a table made from parameters, in many steps that read the last one twice."""
+    table = jnp.tile(params["own"], (_EXAMPLES // _WIDTH, 1))
+    for _ in range(40):
+        table = table - table * 0.01
+    results = encoded(params, batch["x"] + table)
+    return jnp.mean(results @ results.T)
+
+
+LOSSES = (contrastive, recurrent, normalised, with_own_derivatives, with_broadcast_bias, with_table_of_rows)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)

@@ -87,6 +87,7 @@ class Division:
         """
         jaxpr = self._jaxpr
         known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
+        own: dict[tuple[Any, Axis], Any] = {}  # rows of whole values, made for the part alone
 
         def taken(atom: Any, wanted: State) -> Any:
             if not isinstance(atom, core.Var):
@@ -99,9 +100,11 @@ class Division:
             rows = rows_behind(equation, wanted) if equation and has is None and isinstance(wanted, int) else None
             if equation is None or rows is None:
                 return piece.taken(known[atom], has, wanted)
-            values = [taken(*each) for each in zip(equation.invars, rows.inputs, strict=True)]
-            (made,) = jit_adapter.bound(equation, values, rows.params(equation, piece.part_rows, piece.num_rows))
-            return made
+            if (atom, rows.result) not in own:
+                values = [taken(*each) for each in zip(equation.invars, rows.inputs, strict=True)]
+                params = rows.params(equation, piece.part_rows, piece.num_rows)
+                (own[atom, rows.result],) = jit_adapter.bound(equation, values, params)
+            return own[atom, rows.result]
 
         for number in needed(jaxpr, wanted, {*known, *outside}, among=self._actions):
             equation, action = jaxpr.eqns[number], self._actions[number]

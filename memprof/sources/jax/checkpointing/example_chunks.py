@@ -1,8 +1,8 @@
 """The part of a loss in which examples do not mix, computed one chunk of examples after another.
 
-An example is an encoder before a contrastive loss, or the network before a recurrence over time. A loop goes over the
-chunks, with a checkpoint around its body, so the backward pass recomputes each chunk. The rest of the loss, which mixes
-the examples, is computed once.
+Such parts are the encoders before a contrastive loss, and the network before a recurrence over time. A loop goes over
+the chunks, with a checkpoint around its body, so the backward pass recomputes each chunk. The rest of the loss, which
+mixes the examples, is computed once.
 """
 
 from __future__ import annotations
