@@ -33,7 +33,7 @@ _Allow = Annotated[
         "--allow",
         metavar="CHANGES",
         help="Changes to try before checkpoints, separated by commas: donate (the default), accumulate,"
-        " chunked-loss, fused-attention, chunked-attention; or none.",
+        " chunked-examples, chunked-loss, fused-attention, chunked-attention; or none.",
     ),
 ]
 _Offload = Annotated[

@@ -13,6 +13,7 @@ import pytest
 from integration.command import Command
 
 import memprof as package
+from memprof.analysis.records.rewrites import ExamplesInChunks
 from memprof.studies.advice.advice import Advice, Meaning
 
 pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
@@ -425,6 +426,16 @@ def test_a_contrastive_loss_is_advised_in_chunks_of_examples(tmp_path: Path) -> 
     exec(each.proposal.code_to_paste, pasted := {"step": own["step"]})
     by_hand = package.profile(pasted["step"], *own["args"], target="cpu")
     assert by_hand.footprint_bytes == each.compiled.footprint_bytes
+    plan = package.plan(
+        own["step"],
+        *own["args"],
+        memory=each.compiled.footprint_bytes * 3 // 2,
+        allow="accumulate,chunked-examples",
+        target="cpu",
+    )
+    assert [each.rewrite for each in plan.changes] == [ExamplesInChunks(number=8)]  # two and four are not enough
+    assert plan.best is not None
+    assert plan.best.footprint_bytes == each.compiled.footprint_bytes
 
 
 @pytest.mark.with_one_jax

@@ -215,6 +215,7 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
             "as it is",
             "donate_state",
             "accumulated_gradients",
+            "chunked_examples",
             "chunked_loss",
             "chunked_attention",
             "flash_attention",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
 from memprof.errors import MemprofError
@@ -29,21 +28,26 @@ _MAX_PARTS = 64
 def in_parts(step: Step) -> Iterator[Change]:
     """Yield the step with gradients accumulated over four minibatches, or fewer; if that is impossible, with chunks."""
     num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
-    if num_examples is None:
-        yield from _in_chunks(step)
-    else:
+    if num_examples is not None:
         yield from _in_minibatches(step, num_examples, _divisors(num_examples, _NUM_PARTS)[-1:])
+        return
+    num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _NUM_CHUNKS)))
+    if num_examples is not None:
+        yield from _in_chunks(step, num_examples, _divisors(num_examples, _NUM_CHUNKS)[-1:])
 
 
 def accumulated_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with accumulated gradients, each time over at least twice as many minibatches."""
     num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
     if num_examples is not None:
-        doubled: list[int] = []
-        for number in _divisors(num_examples, _MAX_PARTS):
-            if not doubled or number >= 2 * doubled[-1]:
-                doubled.append(number)
-        yield from _in_minibatches(step, num_examples, doubled)
+        yield from _in_minibatches(step, num_examples, _doubled(num_examples))
+
+
+def chunked_more_and_more(step: Step) -> Iterator[Change]:
+    """Yield the step with examples in chunks, each time in at least twice as many."""
+    num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _MAX_PARTS)))
+    if num_examples is not None:
+        yield from _in_chunks(step, num_examples, _doubled(num_examples))
 
 
 def _num_examples(step: Step, divided: AbstractContextManager[list[Loss]]) -> int | None:
@@ -62,8 +66,21 @@ def _divisors(number: int, most: int) -> list[int]:
     return [each for each in range(2, most + 1) if number % each == 0]
 
 
+def _doubled(num_examples: int) -> list[int]:
+    """Return numbers of equal parts, each at least twice the one before."""
+    doubled: list[int] = []
+    for number in _divisors(num_examples, _MAX_PARTS):
+        if not doubled or number >= 2 * doubled[-1]:
+            doubled.append(number)
+    return doubled
+
+
 def _minibatches(step: Step, number: int) -> InMinibatches:
     return InMinibatches(number=number, interleaved=step.target.topology.num_devices > 1)
+
+
+def _chunks(step: Step, number: int) -> ExamplesInChunks:
+    return ExamplesInChunks(number=number, interleaved=step.target.topology.num_devices > 1)
 
 
 def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
@@ -87,27 +104,24 @@ def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> It
         )
 
 
-def _in_chunks(step: Step) -> Iterator[Change]:
-    """Yield the step with the part of its loss in which examples do not mix in eight chunks, or fewer."""
-    rewrite = ExamplesInChunks(number=_NUM_CHUNKS, interleaved=step.target.topology.num_devices > 1)
-    num_examples = _num_examples(step, examples_in_chunks(rewrite))
-    if num_examples is None:
-        return
-    rewrite = replace(rewrite, number=_divisors(num_examples, _NUM_CHUNKS)[-1])
-    code = applied_code(step.spec, f"memprof.apply(memprof.ExamplesInChunks({_options(rewrite)}))")
-    if code is None:
-        return
-    yield Change(
-        rule="chunked_examples",
-        intent=Intent(aim=Aim.RECOMPUTE_MODULES, num_parts=rewrite.number),
-        what=f"Compute {rewrite.number} chunks of the examples in turn, up to where the loss mixes them",
-        evidence=f"by data flow, a part of the loss does not mix its {num_examples:,} examples",
-        cost=f"recomputes that part; each of its products has 1/{rewrite.number} of the rows",
-        code=code,
-        spec=step_of_code(step.spec, code),
-        rewrite=rewrite,
-        is_proved=True,
-    )
+def _in_chunks(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
+    """Yield, for each number of chunks, the step with the part of its loss in which examples do not mix in chunks."""
+    for number in numbers:
+        rewrite = _chunks(step, number)
+        code = applied_code(step.spec, f"memprof.apply(memprof.ExamplesInChunks({_options(rewrite)}))")
+        if code is None:
+            return
+        yield Change(
+            rule="chunked_examples",
+            intent=Intent(aim=Aim.RECOMPUTE_MODULES, num_parts=number),
+            what=f"Compute {number} chunks of the examples in turn, up to where the loss mixes them",
+            evidence=f"by data flow, a part of the loss does not mix its {num_examples:,} examples",
+            cost=f"recomputes that part; each of its products has 1/{number} of the rows",
+            code=code,
+            spec=step_of_code(step.spec, code),
+            rewrite=rewrite,
+            is_proved=True,
+        )
 
 
 def _options(rewrite: InMinibatches | ExamplesInChunks) -> str:

@@ -18,6 +18,7 @@ class Allowed(Enum):
 
     DONATE = "donate"
     ACCUMULATE = "accumulate"
+    CHUNKED_EXAMPLES = "chunked-examples"
     CHUNKED_LOSS = "chunked-loss"
     FUSED_ATTENTION = "fused-attention"
     CHUNKED_ATTENTION = "chunked-attention"
@@ -35,7 +36,7 @@ class Allowed(Enum):
     @property
     def is_gradual(self) -> bool:
         """Whether the family yields several versions, each saving more. The first that fits is used."""
-        return self is Allowed.ACCUMULATE
+        return self in (Allowed.ACCUMULATE, Allowed.CHUNKED_EXAMPLES)
 
 
 _RULES = {
@@ -46,6 +47,7 @@ _RULES = {
 _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
     Allowed.DONATE: donations,
     Allowed.ACCUMULATE: minibatches.accumulated_more_and_more,
+    Allowed.CHUNKED_EXAMPLES: minibatches.chunked_more_and_more,
     Allowed.FUSED_ATTENTION: attention_kernels,
 }
 

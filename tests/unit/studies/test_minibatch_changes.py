@@ -16,7 +16,7 @@ from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.minibatches import accumulated_more_and_more, in_parts
+from memprof.studies.changes.minibatches import accumulated_more_and_more, chunked_more_and_more, in_parts
 from memprof.workloads.intents import Aim, Intent, means_to
 
 
@@ -106,6 +106,13 @@ def test_examples_that_mix_late_are_in_chunks(examples: int, number: int) -> Non
     assert change.evidence == f"by data flow, a part of the loss does not mix its {examples} examples"
     assert f"memprof.apply(memprof.ExamplesInChunks(number={number}))" in change.code
     assert _products(change) - {4} == {examples // number}  # besides the gradients of the weights
+
+
+@pytest.mark.parametrize(("examples", "numbers"), [(16, [2, 4, 8, 16]), (12, [2, 4, 12])])
+def test_a_plan_tries_more_and_more_chunks(examples: int, numbers: list[int]) -> None:
+    found = [change.rewrite for change in chunked_more_and_more(_step(contrastive, examples=examples))]
+    assert found == [ExamplesInChunks(number=number) for number in numbers]
+    assert [*chunked_more_and_more(_step(depends_on_all, examples=examples))] == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from memprof.reports.json.answers import PlanPointJson
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
-from memprof.studies.changes.minibatches import accumulated_more_and_more
+from memprof.studies.changes.minibatches import accumulated_more_and_more, chunked_more_and_more
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import best_within, point_of
@@ -446,6 +446,7 @@ def test_allowed_changes_are_named_after_their_advice() -> None:
     assert [(each.rule, each.family) for each in Allowed] == [
         ("donate_state", donations),
         ("accumulated_gradients", accumulated_more_and_more),
+        ("chunked_examples", chunked_more_and_more),
         ("chunked_loss", in_chunks),
         ("flash_attention", attention_kernels),
         ("chunked_attention", in_chunks),
