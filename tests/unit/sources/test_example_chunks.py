@@ -87,7 +87,14 @@ def with_table_of_rows(params: Any, batch: Any) -> Any:
     return jnp.mean(results @ results.T)
 
 
-LOSSES = (contrastive, recurrent, normalised, with_own_derivatives, with_broadcast_bias, with_table_of_rows)
+def two_views(params: Any, batch: Any) -> Any:
+    """One call of the encoder for two views of each example, which are compared with all others, as in SimCLR."""
+    results = encoded(params, jnp.concatenate([batch["x"], batch["y"]]))
+    similar = jnp.where(jnp.eye(2 * _EXAMPLES), -1e9, results @ results.T)
+    return -jnp.mean(jax.nn.log_softmax(similar)[jnp.arange(2 * _EXAMPLES), jnp.arange(2 * _EXAMPLES) ^ _EXAMPLES])
+
+
+LOSSES = (contrastive, recurrent, normalised, with_own_derivatives, with_broadcast_bias, with_table_of_rows, two_views)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
@@ -109,14 +116,23 @@ def test_gradients_stay_equal(loss: Callable[..., Any], interleaved: bool) -> No
     )
 
 
-@pytest.mark.parametrize("loss", [contrastive, recurrent, with_broadcast_bias], ids=lambda loss: loss.__name__)
-def test_no_hidden_value_of_all_examples_exists(loss: Callable[..., Any]) -> None:
-    assert _EXAMPLES * _HIDDEN in _sizes(jax.grad(loss))
+@pytest.mark.parametrize(
+    ("loss", "num_rows"),
+    [
+        (contrastive, _EXAMPLES),
+        (recurrent, _EXAMPLES),
+        (with_broadcast_bias, _EXAMPLES),
+        (two_views, 2 * _EXAMPLES),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_no_hidden_value_of_all_examples_exists(loss: Callable[..., Any], num_rows: int) -> None:
+    assert num_rows * _HIDDEN in _sizes(jax.grad(loss))
     with examples_in_chunks(ExamplesInChunks(number=4)) as losses:
         sizes = _sizes(jax.grad(loss))
     assert [each.num_examples for each in losses] == [_EXAMPLES]
-    assert _EXAMPLES * _HIDDEN not in sizes
-    assert _EXAMPLES // 4 * _HIDDEN in sizes
+    assert num_rows * _HIDDEN not in sizes
+    assert num_rows // 4 * _HIDDEN in sizes
 
 
 def _sizes(function: Callable[..., Any]) -> set[int]:

@@ -16,7 +16,7 @@ import memprof
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.minibatches import in_minibatches
-from memprof.sources.jax.checkpointing.pieces import Piece
+from memprof.sources.jax.checkpointing.pieces import Grouped, Piece
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -151,6 +151,51 @@ def samples_of_rays(params: Any, batch: Any) -> Any:
     return jnp.mean((jax.vmap(render)(keys, batch["x"]) - batch["y"]) ** 2)
 
 
+def preferences(params: Any, batch: Any) -> Any:
+    """One call of the network for two arrays of the examples, as in direct preference optimization."""
+    results = network(params, jnp.concatenate([batch["x"], batch["y"]]))
+    kept = jax.random.bernoulli(_KEY, 0.5, results.shape)
+    chosen, rejected = jnp.split(jnp.where(kept, results, 0.0).sum(-1), 2)
+    return -jnp.mean(jax.nn.log_sigmoid(chosen - rejected) * batch["weights"])
+
+
+def three_views(params: Any, batch: Any) -> Any:
+    """Groups of rows that are concatenated twice, tiled, looked up, mapped over and taken apart by slices."""
+    views = jnp.concatenate([jnp.concatenate([batch["x"], batch["y"]]), batch["x"] * batch["y"]][:1])
+    views = jnp.concatenate([views, jnp.tile(batch["x"], (2, 1)) ** 2])
+    logits = network(params, views)
+    entries = logits[jnp.arange(4 * _EXAMPLES), jnp.tile(batch["labels"], 4)]
+    own = jax.lax.map(lambda row: row @ params["first"], jnp.tanh(logits)).sum(-1) * entries
+    first, rest = own[:_EXAMPLES], own[_EXAMPLES:]
+    return jnp.mean(first * rest[_EXAMPLES : 2 * _EXAMPLES]) + jnp.mean((rest.reshape(3, -1).T - first[:, None]) ** 2)
+
+
+def batch_of_times(params: Any, batch: Any) -> Any:
+    """Times and examples are one axis for the network, as in `hk.BatchApply`, and two for a recurrence."""
+    sequence = batch["x"] * jnp.arange(1.0, 4)[:, None, None]
+    hidden = network(params, sequence.reshape(3 * _EXAMPLES, _WIDTH)).reshape(3, 2 * _EXAMPLES, _WIDTH // 2)
+    pairs = jax.checkpoint(jnp.sin)(hidden).reshape(3, _EXAMPLES, 2, _WIDTH // 2)
+
+    def turn(carry: Any, x: Any) -> Any:
+        carry = jnp.tanh(carry + x.reshape(2 * _EXAMPLES, _WIDTH // 2))
+        return carry, carry
+
+    _, states = jax.lax.scan(turn, jnp.zeros((2 * _EXAMPLES, _WIDTH // 2)), pairs)
+    return jnp.mean((states.reshape(3, _EXAMPLES, _WIDTH)[-1] - batch["y"]) ** 2) + states.sum() / 7
+
+
+def scanned_pairs(params: Any, batch: Any) -> Any:
+    """A scan over layers carries both groups, beside the rows of one of them."""
+
+    def layer(both: Any, weight: Any) -> Any:
+        both = straight_through(jax.nn.silu(both @ weight), params["bias"]) + jnp.concatenate([batch["x"], -batch["x"]])
+        return both, both[_EXAMPLES:].sum(-1)
+
+    both = jnp.concatenate([batch["x"], batch["y"]])
+    both, of_layers = jax.lax.scan(layer, both, jnp.stack([params["first"], params["last"]]))
+    return jnp.mean(both.reshape(2, _EXAMPLES, _WIDTH).prod(0) * of_layers.sum(0)[:, None])
+
+
 DIVIDED = [
     mean,
     total_with_decay,
@@ -165,6 +210,10 @@ DIVIDED = [
     mapped,
     written,
     samples_of_rays,
+    preferences,
+    three_views,
+    batch_of_times,
+    scanned_pairs,
 ]
 
 
@@ -241,6 +290,17 @@ def backward_pass_of_the_sum(params: Any, batch: Any) -> Any:
     return scaled_by_itself(mean(params, batch))
 
 
+def neighbours(params: Any, batch: Any) -> Any:
+    """Each example is compared with the next one of its group."""
+    both = network(params, jnp.concatenate([batch["x"], batch["y"]]))
+    return jnp.mean(both.reshape(_EXAMPLES, 2, _WIDTH).prod(1))
+
+
+def unequal_groups(params: Any, batch: Any) -> Any:
+    both = network(params, jnp.concatenate([batch["x"], batch["y"]]))
+    return jnp.mean(both[: _EXAMPLES + 2] ** 2)
+
+
 def unknown(params: Any, batch: Any) -> Any:
     return jnp.abs(jnp.fft.fft(network(params, batch["x"]))).mean()
 
@@ -269,6 +329,8 @@ def without_a_batch(params: Any, batch: Any) -> Any:
         (entries_of_another, r"gather \(.*\) mixes the rows"),
         (backward_pass_of_all, "reduce_max mixes the rows"),
         (backward_pass_of_the_sum, r"the backward pass of custom_vjp_call \(.*\) mixes the rows"),
+        (neighbours, r"reshape \(.*\) mixes the rows"),
+        (unequal_groups, r"slice \(.*\) mixes the rows"),
         (unknown, r"fft \(.*\) is an operation that memprof cannot divide"),
         (printing, r"debug_\w+ \(test_minibatches.py:\d+\) has side effects"),
         (root, r"sqrt \(.*\) is not linear in a sum over the rows"),
@@ -380,6 +442,25 @@ def test_the_parts_of_an_array_join_to_the_array(is_interleaved: bool, parts: li
     for rows, part in zip(parts, found, strict=True):
         np.testing.assert_array_equal(part, jnp.take(array, jnp.array(rows), axis))
     np.testing.assert_array_equal(piece(0).joined(jnp.stack(found), axis), array)
+
+
+@pytest.mark.parametrize(
+    ("is_interleaved", "parts"),
+    [
+        # 2 groups of 4 rows each, in 2 parts
+        (False, [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (True, [[0, 2, 4, 6], [1, 3, 5, 7]]),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_part_takes_its_rows_of_each_group(is_interleaved: bool, parts: list[list[int]], axis: int) -> None:
+    array = jnp.moveaxis(jnp.arange(16).reshape(8, 2), 0, axis)
+    found = []
+    for index, rows in enumerate(parts):
+        piece = Piece(index=index, num_parts=2, num_rows=4, is_interleaved=is_interleaved)
+        found.append(piece.taken(array, None, Grouped(axis, 2)))
+        np.testing.assert_array_equal(found[-1], jnp.take(array, jnp.array(rows), axis))
+    np.testing.assert_array_equal(piece.joined(jnp.stack(found), Grouped(axis, 2)), array)
 
 
 def _equations(jaxpr: core.Jaxpr) -> list[Any]:

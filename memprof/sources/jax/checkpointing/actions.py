@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total, axis_of
 from memprof.sources.jax.checkpointing.rows import Axis, is_known, rows_of
 from memprof.sources.jax.tracing import jit_adapter
 
@@ -44,7 +44,7 @@ def of_rows(equation: Any, states: Sequence[State], num_rows: int) -> Action:
     Raises:
         UndividedError: it mixes the rows, or memprof does not know the operation.
     """
-    axes: list[Axis] = [each for each in states if not isinstance(each, Total)]
+    axes: list[Axis] = [axis_of(each) for each in states]
     rows = rows_of(equation, axes, num_rows)
     if rows is None:
         mixes = "mixes the rows" if is_known(equation.primitive.name) else "is an operation that memprof cannot divide"

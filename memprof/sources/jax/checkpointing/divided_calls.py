@@ -12,7 +12,7 @@ from jax.extend import core
 
 from memprof.sources.jax.checkpointing.actions import Action, UndividedError, named
 from memprof.sources.jax.checkpointing.evaluation import without_jits, without_rules
-from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total, axis_of, moved
 from memprof.sources.jax.tracing import jit_adapter
 
 
@@ -35,9 +35,9 @@ def _scan(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide
     num_consts, num_carried = jit_adapter.scan_layout(equation)
     consts, carry = [*states[:num_consts]], [*states[num_consts : num_consts + num_carried]]
     stacked = states[num_consts + num_carried :]
-    if 0 in [each for each in stacked if each is not None]:
-        return _map(equation, [*consts, *carry], num_rows)
-    inner = [each - 1 if isinstance(each, int) else each for each in stacked]
+    if along := [each for each in stacked if axis_of(each) == 0]:
+        return _map(equation, [*consts, *carry], along[0])
+    inner = [moved(each, -1) for each in stacked]
     of_body = [None] * len(body.consts)
     while True:
         division = divide(body.jaxpr, [*of_body, *consts, *carry, *inner], num_rows)
@@ -60,22 +60,26 @@ def _scan(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide
         )
         return [*carried, *made]
 
-    made = [each + 1 if isinstance(each, int) else each for each in division.results[num_carried:]]
+    made = [moved(each, 1) for each in division.results[num_carried:]]
     return Action(inputs=(*consts, *carry, *stacked), results=(*carry, *made), run=run)
 
 
-def _map(equation: Any, others: Sequence[State], num_rows: int) -> Action:
-    """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it."""
+def _map(equation: Any, others: Sequence[State], along: State) -> Action:
+    """Return the action of a scan over the rows that carries nothing, as `jax.lax.map` makes it.
+
+    Args:
+        along: the state of what it iterates over.
+    """
     params, (num_consts, num_carried) = equation.params, jit_adapter.scan_layout(equation)
     if num_carried or any(each is not None for each in others):
         raise UndividedError(f"{named(equation)} runs over the rows, and carries values from one to the next")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        length = params["length"] // num_rows * piece.part_rows
+        length = params["length"] // piece.num_parts
         return jit_adapter.bound(equation, [*values], {**params, "length": length})
 
-    inputs = (*others, *(0,) * (len(equation.invars) - num_consts))
-    return Action(inputs=inputs, results=(0,) * len(equation.outvars), run=run)
+    inputs = (*others, *(along,) * (len(equation.invars) - num_consts))
+    return Action(inputs=inputs, results=(along,) * len(equation.outvars), run=run)
 
 
 def _merged(before: State, after: State) -> State:
@@ -184,7 +188,7 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int, divide: _
     second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(_shape, equation.outvars)]))
     of_first = divide(first.jaxpr, [*[None] * len(first.consts), *states], num_rows)
     results = of_first.results[:num_results]
-    cotangents = [each if isinstance(each, int) else None for each in results]
+    cotangents = [None if axis_of(each) is None else each for each in results]
     of_second = divide(
         second.jaxpr, [*[None] * len(second.consts), *of_first.results[num_results:], *cotangents], num_rows
     )
@@ -213,9 +217,9 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int, divide: _
 
 def _of_gradient(state: State) -> State:
     """Return the state of an input's gradient: a sum over the parts for a whole input, whole for a sum."""
-    if isinstance(state, int):
-        return state
-    return Total.SUM if state is None else None
+    if state is None:
+        return Total.SUM
+    return None if state is Total.SUM else state
 
 
 def _shape(atom: Any) -> jax.ShapeDtypeStruct:

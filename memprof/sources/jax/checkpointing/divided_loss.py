@@ -18,7 +18,7 @@ from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.divided_calls import is_float
 from memprof.sources.jax.checkpointing.division import Division, evaluated_whole, needed
 from memprof.sources.jax.checkpointing.evaluation import as_function, without_jits
-from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
+from memprof.sources.jax.checkpointing.pieces import Piece, State, Total, axis_of
 from memprof.sources.jax.tracing import jit_adapter
 
 LEAST_SHARE = 0.1  # of the bytes made whole: at least this much is made in parts
@@ -130,12 +130,12 @@ class DividedLoss(ABC):
         known, piece = self.known(args), self.piece(0)
         known.update(zip(self.sums, sums, strict=True))
         known.update(
-            (var, piece.joined(part, axis)) for (var, axis), part in zip(self.rows.items(), parts, strict=True)
+            (var, piece.joined(part, state)) for (var, state), part in zip(self.rows.items(), parts, strict=True)
         )
         return evaluated_whole(self.jaxpr, self.jaxpr.outvars, known)
 
-    def wanted(self, division: Division) -> tuple[list[Any], dict[Any, int]]:
-        """Return the sums, and the rows with their axes, that are results or that later equations read."""
+    def wanted(self, division: Division) -> tuple[list[Any], dict[Any, State]]:
+        """Return the sums, and the arrays of rows with their states, that are results or that later equations read."""
         jaxpr, state = self.jaxpr, division.state
         made = [var for each in jaxpr.eqns for var in each.outvars if state(var) is not Total.LATER]
         parts = {var for var in made if state(var) is not None}
@@ -143,7 +143,7 @@ class DividedLoss(ABC):
         numbers = needed(jaxpr, later, parts, among=range(len(jaxpr.eqns)))
         read = [*jaxpr.outvars, *(atom for number in numbers for atom in jaxpr.eqns[number].invars)]
         states = {atom: state(atom) for atom in read if isinstance(atom, core.Var)}
-        rows = {var: each for var, each in states.items() if isinstance(each, int) and var not in jaxpr.constvars}
+        rows = {var: each for var, each in states.items() if axis_of(each) is not None and var not in jaxpr.constvars}
         return [var for var, each in states.items() if each is Total.SUM], rows
 
 

@@ -3,7 +3,7 @@
 Each value of the function is one of these:
 
 - whole: it depends on no row, so that every part may compute or read it;
-- an array with the rows along an axis: a part computes its rows alone;
+- an array with the rows along an axis, or several groups of them: a part computes its rows alone;
 - a sum over all rows (`Total.SUM`): the sums of all parts add up to it;
 - a result of an operation that mixes rows, or is not linear in their sums (`Total.LATER`): it is computed once, at the
   end.
@@ -25,7 +25,8 @@ from memprof.sources.jax.checkpointing.actions import Action, UndividedError, na
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.divided_calls import CALLS
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of
-from memprof.sources.jax.checkpointing.pieces import Piece, State, Total
+from memprof.sources.jax.checkpointing.pieces import Grouped, Piece, State, Total, axis_of, in_groups
+from memprof.sources.jax.checkpointing.row_groups import regrouped
 from memprof.sources.jax.checkpointing.rows import Axis, rows_behind
 from memprof.sources.jax.tracing import jit_adapter
 
@@ -87,7 +88,7 @@ class Division:
         """
         jaxpr = self._jaxpr
         known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
-        own: dict[tuple[Any, Axis], Any] = {}  # rows of whole values, made for the part alone
+        own: dict[tuple[Any, State], Any] = {}  # rows of whole values, made for the part alone
 
         def taken(atom: Any, wanted: State) -> Any:
             if not isinstance(atom, core.Var):
@@ -97,14 +98,18 @@ class Division:
                 return piece.taken(outside[atom], None, wanted)
             # The rows of a whole value, such as a bias that is broadcast to all rows, are made for the part alone.
             equation = self._makers.get(atom)
-            rows = rows_behind(equation, wanted) if equation and has is None and isinstance(wanted, int) else None
+            axis = axis_of(wanted)
+            rows = rows_behind(equation, axis) if equation and has is None and axis is not None else None
             if equation is None or rows is None:
                 return piece.taken(known[atom], has, wanted)
-            if (atom, rows.result) not in own:
-                values = [taken(*each) for each in zip(equation.invars, rows.inputs, strict=True)]
-                params = rows.params(equation, piece.part_rows, piece.num_rows)
-                (own[atom, rows.result],) = jit_adapter.bound(equation, values, params)
-            return own[atom, rows.result]
+            if (atom, wanted) not in own:
+                groups = wanted.number if isinstance(wanted, Grouped) else 1
+                states = [_in_groups(each, groups) for each in rows.inputs]
+                values = [taken(*each) for each in zip(equation.invars, states, strict=True)]
+                here = piece.of_groups(groups)
+                params = rows.params(equation, here.part_rows, here.num_rows)
+                (own[atom, wanted],) = jit_adapter.bound(equation, values, params)
+            return own[atom, wanted]
 
         for number in needed(jaxpr, wanted, {*known, *outside}, among=self._actions):
             equation, action = jaxpr.eqns[number], self._actions[number]
@@ -139,7 +144,7 @@ class Division:
             self._count(equation, action)
 
     def _count(self, equation: Any, action: Action) -> None:
-        if any(isinstance(each, int) or each is Total.SUM for each in action.results):
+        if any(each is not None and each is not Total.LATER for each in action.results):
             self.divided_bytes += _made_bytes(equation)
         elif Total.LATER not in action.results and self._of_data.issuperset(equation.outvars):
             self.whole_bytes += _made_bytes(equation)
@@ -178,11 +183,30 @@ class Division:
             raise UndividedError(f"{named(equation)} reads a result of all rows")
         if name in CALLS:
             return CALLS[name](equation, states, self._num_rows, Division)
+        return regrouped(equation, states, self._num_rows) or self._of_groups(equation, states)
+
+    def _of_groups(self, equation: Any, states: Sequence[State]) -> Action:
+        """Return the action of an equation that treats the groups of rows as one group with more rows."""
+        numbers = {each.number if isinstance(each, Grouped) else 1 for each in states if axis_of(each) is not None}
+        if len(numbers) > 1:
+            raise UndividedError(f"{named(equation)} mixes the rows")
+        (number,) = numbers or {1}
+        plain = [each.axis if isinstance(each, Grouped) else each for each in states]
+        if number == 1:
+            return self._of_rows(equation, plain, self._num_rows)
+        action = self._of_rows(equation, plain, number * self._num_rows)
+        return Action(
+            inputs=tuple(_in_groups(each, number) for each in action.inputs),
+            results=tuple(_in_groups(each, number) for each in action.results),
+            run=lambda values, piece: action.run(values, piece.of_groups(number)),
+        )
+
+    def _of_rows(self, equation: Any, states: Sequence[State], num_rows: int) -> Action:
         if any(isinstance(each, Total) for each in states):
             return of_sums(equation, states)
-        if name == "gather" and (own := self._own_rows(equation, states)) is not None:
+        if equation.primitive.name == "gather" and (own := self._own_rows(equation, states)) is not None:
             return of_own_rows(equation, states[0], own)
-        return of_rows(equation, states, self._num_rows)
+        return of_rows(equation, states, num_rows)
 
     def _own_rows(self, equation: Any, states: Sequence[State]) -> Axis:
         """Return the row axis of indices by which each row looks up its own row of an array; None for other indices.
@@ -192,7 +216,7 @@ class Division:
         (axis, of_indices), (array, indices) = states, equation.invars
         place, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
         joined = next((each for each in self._jaxpr.eqns if indices in each.outvars), None)
-        if self._constants is None or joined is None or isinstance(of_indices, Total):
+        if self._constants is None or joined is None or isinstance(of_indices, Total | Grouped):
             return None
         if not isinstance(axis, int) or axis not in place or sizes[axis] != 1:
             return None
@@ -208,6 +232,11 @@ class Division:
             if is_as_long and self._constants.holds(are_own, columns[list(place).index(axis)]):
                 return along
         return None
+
+
+def _in_groups(state: State, number: int) -> State:
+    """Return a state with its rows in groups; those of a whole value or a sum are the same."""
+    return in_groups(state, number) if isinstance(state, int) else state
 
 
 def needed(jaxpr: core.Jaxpr, wanted: Collection[Any], given: Collection[Any], among: Collection[int]) -> list[int]:
