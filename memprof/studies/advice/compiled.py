@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from memprof.analysis.records.report import Report
 from memprof.sources.jax.compile import capture_of
 from memprof.sources.jax.processes.launch import num_at_a_time
 from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.user_traceback import first_line
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
@@ -94,19 +96,29 @@ def advise_step(
     )
     labels: list[str] = []
     with rows(labels) as row:
-        changes = _changes(step, labels)
+        changes = _changes(step, labels, row)
         num_jobs = num_at_a_time(settings, target)
         return report, _advice_of(
             step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
         )
 
 
-def _changes(step: Step, labels: list[str]) -> Iterator[Change]:
-    """Yield the changes, and append the label of each. The first one compiles during the search for the others."""
-    for change in (change for family in FAMILIES for change in family(step)):
-        if not any(change.rule == worse and better in labels for better, worse in _PREFERENCES):
-            labels.append(change.rule)
-            yield change
+def _changes(step: Step, labels: list[str], row: Callable[[str, str], None]) -> Iterator[Change]:
+    """Yield the changes, and append the label of each. The first one compiles during the search for the others.
+
+    A family that fails is left out with a warning, because the other changes are useful without it.
+    """
+    for family in FAMILIES:
+        try:
+            for change in family(step):
+                if not any(change.rule == worse and better in labels for better, worse in _PREFERENCES):
+                    labels.append(change.rule)
+                    yield change
+        except Exception as error:  # each family traces the user's code with changes in it
+            labels.append(family.__name__)
+            row(family.__name__, "failed")
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            warnings.warn(f"memprof's search for {family.__name__} has failed: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:

@@ -46,6 +46,13 @@ def _padded(query: Any, key: Any, value: Any) -> Any:
     return _attended(jax.nn.softmax(jnp.where(allowed, _scores(query, key), -jnp.inf)), value)
 
 
+def _padded_by_numbers(query: Any, key: Any, value: Any) -> Any:
+    """Masks of two shapes, which are broadcast where they are combined."""
+    numbers = (jnp.arange(_T) < _LENGTHS[:, None]).astype(jnp.int32) + 0 * jnp.int32(jnp.mean(query))
+    allowed = jnp.tril(jnp.ones((_T, _T), bool))[None, None] & numbers[:, None, None].astype(bool)
+    return _attended(jax.nn.softmax(jnp.where(allowed, _scores(query, key), -1e9)), value)
+
+
 def _with_distances(query: Any, key: Any, value: Any) -> Any:
     """A causal mask that is added, and a bias that depends on data."""
     number = jnp.arange(_T)
@@ -128,6 +135,7 @@ def _assert_close(before: Any, after: Any) -> None:
         (_tril, "scale=0.25, is_causal=True"),
         (_without_mask, "scale=0.5"),
         (_padded, "mask=mask, scale=1, is_causal=True"),
+        (_padded_by_numbers, "mask=mask, scale=1, is_causal=True"),
         (_with_distances, "bias=bias, scale=1, is_causal=True"),
         (_window, "mask=mask, scale=1, is_causal=True"),
         pytest.param(_of_jax, "scale=0.353553, is_causal=True", marks=pytest.mark.with_each_jax),

@@ -381,3 +381,22 @@ class TestAdviseStep:
         assert step.report.footprint_bytes == 4000
         (plain,) = (advising := _Advising(), advising.advise(monkeypatch))[0].steps
         assert (plain.is_built_in, plain.with_technique) == (False, None)
+
+
+def test_a_search_that_fails_leaves_the_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(step: Any) -> Iterator[Any]:
+        yield SimpleNamespace(rule="first of two")
+        raise TypeError("cannot reshape\nan array")
+
+    def working(step: Any) -> Iterator[Any]:
+        yield SimpleNamespace(rule="working")
+
+    monkeypatch.setattr(compiled, "FAMILIES", (broken, working))
+    labels: list[str] = []
+    stages: list[tuple[str, str]] = []
+    step: Any = SimpleNamespace()
+    with pytest.warns(RuntimeWarning, match="search for broken has failed: TypeError: cannot reshape$"):
+        found = [each.rule for each in compiled._changes(step, labels, lambda *stage: stages.append(stage))]
+    assert found == ["first of two", "working"]
+    assert labels == ["first of two", "broken", "working"]
+    assert stages == [("broken", "failed")]

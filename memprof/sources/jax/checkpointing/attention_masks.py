@@ -71,8 +71,11 @@ def allowed(constants: Constants, atom: Any, axes: Axes, *, is_negated: bool) ->
     elif maker is not None and name == "not":
         yield from allowed(constants, maker.invars[0], axes, is_negated=not is_negated)
     elif maker is not None and name == ("or" if is_negated else "and"):
-        for each in maker.invars:
-            yield from allowed(constants, each, axes, is_negated=is_negated)
+        shape = atom.aval.shape
+        for each in maker.invars:  # axes of length 1 are broadcast
+            sizes = zip(axes, each.aval.shape, shape, strict=True)
+            own = tuple(labels if size == whole else () for labels, size, whole in sizes)
+            yield from allowed(constants, each, own, is_negated=is_negated)
     elif maker is not None and name in ("ne", "eq") and constants.number(maker.invars[1]) == 0:
         inner = maker.invars[0]
         source = constants.maker(inner)
