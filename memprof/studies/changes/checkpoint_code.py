@@ -111,13 +111,18 @@ class Written:
         return f"{self.target} = {self.form.call}({self.target}{options})\n"
 
 
-def forms_of(cls: type | None) -> tuple[Form, ...]:
-    """Return the forms of a checkpoint around a function, or a method of `cls`, shortest first."""
+def forms_of(cls: type | None, *, is_in_haiku: bool = False) -> tuple[Form, ...]:
+    """Return the forms of a checkpoint around a function, or a method of `cls`, shortest first.
+
+    Args:
+        is_in_haiku: whether it runs within `hk.transform`. The parameters that it makes there, when the model is
+            initialized, would leak from `jax.checkpoint`.
+    """
     for base in () if cls is None else cls.__mro__:
         for package, forms in FORMS.items():
             if base.__module__.startswith(package) and base.__name__ == "Module":
                 return forms
-    return (PLAIN, WITH_STATIC)
+    return FORMS["haiku"] if is_in_haiku else (PLAIN, WITH_STATIC)
 
 
 def policy_of_jax(name: str) -> str:
@@ -152,5 +157,5 @@ def code_by_place(written: Sequence[Written], policy: str) -> str:
         f"{each.assignment(policy)}"
         for each in written
     ]
-    head = (PLAIN if all(each.is_loop for each in written) else WITH_STATIC).head
+    head = max((each.form.head for each in written), key=len)  # it begins with the imports of the shorter ones
     return f"# at the top of {Path(written[0].file).name}\n{head}\n{''.join(lines)}"

@@ -28,7 +28,7 @@ from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.flops import count_flops, recomputed_flops
 from memprof.sources.jax.tracing.rebinding import Bound, find_bound, pasted_anew
 from memprof.sources.jax.tracing.step import StepSpec
-from memprof.studies.changes.checkpoint_code import PLAIN, WITH_STATIC, Written, code_of, forms_of
+from memprof.studies.changes.checkpoint_code import Written, code_of, forms_of
 
 CLEARLY = 0.95  # an estimate of at most this share of another one is clearly lower
 _MANY_LAYERS = 4
@@ -276,7 +276,7 @@ def _from_innermost(layers: Sequence[Layer]) -> Iterator[list[Layer]]:
 
 def _written(layer: Layer, bound: Bound, number: int) -> Written:
     """Return a function in one of the forms of its code, by the form's number."""
-    forms = forms_of(bound.value if bound.method else None)
+    forms = forms_of(bound.value if bound.method else None, is_in_haiku=layer.is_in_haiku)
     return Written(
         title=layer.title,
         definition=bound.name,
@@ -291,7 +291,7 @@ def _written(layer: Layer, bound: Bound, number: int) -> Written:
 
 def written_by_place(layer: Layer) -> Written:
     """Return a function that is defined within the step, so that it exists only within a call."""
-    name = layer.own_name
+    name, forms = layer.own_name, forms_of(None, is_in_haiku=layer.is_in_haiku)
     return Written(
         title=layer.title,
         definition=name,
@@ -299,7 +299,7 @@ def written_by_place(layer: Layer) -> Written:
         file=layer.file,
         line=layer.line,
         is_loop=layer.is_loop,
-        form=PLAIN if layer.is_loop else WITH_STATIC,
+        form=forms[0] if layer.is_loop else forms[-1],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -341,6 +342,51 @@ def test_a_method_of_a_framework_has_the_checkpoint_of_its_framework(tmp_path: P
     change = Program(source, tmp_path).changes()["recompute_nothing"]
     assert change.code.endswith(f"\n# in train.py, after the definition of Block\n{line}\n")
     assert _num_checkpoints(change) == 3
+
+
+_HAIKU_BLOCK = """
+def block(x, name):
+    return x + hk.Linear(4, name=name + "_down")(jax.nn.gelu(hk.Linear(16, name=name + "_up")(x)))
+
+"""
+_HAIKU = f"""
+import haiku as hk, jax, jax.numpy as jnp
+{_HAIKU_BLOCK}
+@hk.without_apply_rng
+@hk.transform
+def net(x):
+    for number in range(3):
+        x = block(x, "block_" + str(number))
+    return x
+
+def step(params, x):
+    return jax.grad(lambda params: jnp.mean(net.apply(params, x) ** 2))(params)
+
+x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+args = (jax.eval_shape(net.init, jax.random.key(0), x), x)
+"""
+
+
+_HAIKU_WITHIN = _HAIKU.replace(_HAIKU_BLOCK, "").replace(
+    "    for number", indent(_HAIKU_BLOCK, "    ") + "    for number"
+)
+
+
+@pytest.mark.parametrize(("source", "before"), [(_HAIKU, "@hk.without"), (_HAIKU_WITHIN, "    for number")])
+def test_a_function_within_a_haiku_transform_has_haikus_checkpoint(tmp_path: Path, source: str, before: str) -> None:
+    """Parameters that `jax.checkpoint` sees made, when the model is initialized, leak from it."""
+    program = Program(source, tmp_path)
+    change = program.changes()["recompute_nothing"]
+    *head, line = change.code.splitlines()
+    assert line == "block = checkpointed(block)"
+    assert "hk.remat(run" in change.code
+    assert "jax.checkpoint(" not in change.code
+    assert _num_checkpoints(change) == 3
+    spaces = before[: len(before) - len(before.lstrip())]
+    code = "\n".join([*head, source.replace(before, f"{spaces}{line}\n{before}")])
+    exec(compile(code, str(tmp_path / "train.py"), "exec"), pasted := {"__name__": "train"})
+    params = pasted["net"].init(jax.random.key(0), jnp.ones((8, 4)))
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, program.names["args"][0])
 
 
 def test_the_form_is_that_of_the_framework_whose_module_a_class_is() -> None:

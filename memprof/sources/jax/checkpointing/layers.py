@@ -47,6 +47,7 @@ class Layer:
         is_loop: whether it is the body of a scan.
         around: the functions around it that also make one block each, or one body of a scan, the innermost first.
         callers: name and file of each caller that accounts for nearly all of its bytes, if known.
+        is_in_haiku: whether it runs within `hk.transform`, where it may make parameters.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Layer:
     is_loop: bool
     around: tuple[Layer, ...] = field(default=(), compare=False)
     callers: frozenset[tuple[str, str]] = field(default_factory=frozenset, compare=False)
+    is_in_haiku: bool = field(default=False, compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -112,7 +114,7 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
             if is_reached
         ]
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
-    return [each for each in found if each is not None] if None not in found else []
+    return _with_haiku([each for each in found if each is not None], closed) if None not in found else []
 
 
 def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
@@ -142,13 +144,29 @@ def large_functions(closed: core.ClosedJaxpr) -> list[Layer]:
         least = _NEARLY_ALL * sizes[function]
         return frozenset(caller for caller, called in inner.items() if called[function] >= least)
 
-    return [
+    found = [
         Layer(name=name, file=file, line=lines[name, file], count=1, is_loop=False, callers=callers_of((name, file)))
         for (name, file), size in sizes.most_common()
         if size >= _LEAST_SHARE * total
         and not any(each >= _NEARLY_ALL * size for each in inner[name, file].values())
         and name.rpartition(".")[2].isidentifier()
     ]
+    return _with_haiku(found, closed)
+
+
+def _with_haiku(layers: Sequence[Layer], closed: core.ClosedJaxpr) -> list[Layer]:
+    """Return the layers of a function, and for each whether it runs within `hk.transform`."""
+    inside: set[tuple[str, str]] = set()
+    if "haiku" in sys.modules:
+        for equation in jit_adapter.all_equations(closed.jaxpr):
+            calls = jit_adapter.calls_to(equation)
+            first = next((number for number, call in enumerate(calls) if _framework_of(call[1]) == "haiku"), len(calls))
+            inside.update(call[:2] for call in calls[first:])
+
+    def marked(layer: Layer) -> Layer:
+        return replace(layer, around=tuple(map(marked, layer.around)), is_in_haiku=layer.key in inside)
+
+    return [*map(marked, layers)]
 
 
 def _bytes_by_calls(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
@@ -231,8 +249,12 @@ def of_user(calls: _Calls) -> _Calls:
 
 @lru_cache
 def _is_of_framework(file: str) -> bool:
-    path = Path(file)
-    if path.is_relative_to(_OURS):
-        return True
-    start = max((n for n, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")), default=None)
-    return start is not None and path.parts[start + 1] in _FRAMEWORKS
+    return Path(file).is_relative_to(_OURS) or _framework_of(file) in _FRAMEWORKS
+
+
+@lru_cache
+def _framework_of(file: str) -> str:
+    """Return the installed package that a file belongs to; empty if it is not installed."""
+    parts = Path(file).parts
+    start = max((n for n, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=None)
+    return "" if start is None else parts[start + 1]
