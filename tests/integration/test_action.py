@@ -69,6 +69,7 @@ def runner(memprof: Command) -> Runner:
     return Runner(memprof)
 
 
+@pytest.mark.slow
 def test_the_default_branch_keeps_a_baseline_and_a_pull_request_is_held_against_it(runner: Runner) -> None:
     runner.write_step(1024)
     first = runner.check(is_base=True)

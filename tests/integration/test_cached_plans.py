@@ -17,7 +17,7 @@ from memprof.sources.capture_file import read_capture
 from memprof.sources.jax.processes.child_process import ChildProcess
 from memprof.sources.jax.xla.plan_cache import PlanCache
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.with_one_jax]
 STEP = ("mlp", "--preset", "tiny", "--target", "cpu")
 
 

@@ -82,6 +82,7 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_no_other_choice_of_a_small_block_is_better(own: dict[str, Any]) -> None:
     """All 16 choices of what a layer keeps (two products, tanh, sin) are compiled, and plans for five budgets."""
     names = (("dot_general", 64), ("dot_general", 256), ("tanh", 256), ("sin", 64))
@@ -270,6 +271,7 @@ def step_spec():
 """
 
 
+@pytest.mark.slow
 def test_a_long_scan_is_planned_in_groups_of_iterations(memprof: Command) -> None:
     """256 iterations carry 256 KiB each: 64 MiB. In groups of 16 they keep 16, and 16 of one group: 8 MiB."""
     (memprof.folder / "rollout.py").write_text(_ROLLOUT)
@@ -375,6 +377,7 @@ def test_what_cannot_be_planned_is_refused() -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_plan_for_a_mesh_is_that_of_one_device(memprof: Command) -> None:
     """The step fits as it is, which takes one compile."""
     step = ("--preset", "tiny", "--target", "h100-80gb", "-t", "dp", "--mesh", "dp=2", "--format", "json")
@@ -464,6 +467,7 @@ def step_spec():
 
 
 @pytest.mark.with_one_jax  # the CPU's compiler of jax 0.10 merges what is recomputed with the first computation
+@pytest.mark.slow
 def test_calls_with_other_shapes_are_blocks_of_their_function(memprof: Command) -> None:
     """No operations repeat, so there are no layers. The code is pasted where its comment says."""
     path = memprof.folder / "pyramid.py"

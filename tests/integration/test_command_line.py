@@ -153,6 +153,7 @@ class TestWithoutWork:
         assert_one_sentence(ended.stderr, "serving agents needs the MCP SDK", 'pip install "jax-memprof[mcp]"')
         assert ended.stderr.count("memprof") == 2  # its own name, and what is to be installed
 
+    @pytest.mark.slow
     def test_doctor_compiles_for_real(self, memprof):
         ended = memprof("doctor")
         assert (ended.returncode, ended.stderr) == (0, "")

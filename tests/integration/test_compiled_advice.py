@@ -445,6 +445,7 @@ def test_a_short_scan_is_not_advised_in_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> None:
     own = _names(_LANGUAGE_MODEL, tmp_path, "model")
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
@@ -550,6 +551,7 @@ def test_attention_for_a_device_without_the_kernel_is_in_blocks(tmp_path: Path) 
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_compiled_advice_stands_in_every_later_report(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(_PLAIN)
     step = ("train.py:step_spec", "--target", "cpu", "--format", "json")

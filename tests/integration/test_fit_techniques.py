@@ -56,6 +56,7 @@ def _every_footprint(compiler: Compiler, families: tuple[tuple[str, ...], ...]) 
 
 
 @pytest.mark.usefixtures("quick_compiles")  # as the command has it
+@pytest.mark.slow
 def test_the_answer_is_no_worse_than_trying_every_combination(memprof: Command, compiler: Compiler) -> None:
     sizes = _every_footprint(compiler, (("", "donate"), ("", "bf16"), ("", "accum2", "accum127", "accum254")))
     effort = {"donate": 0, "bf16": 1, "accum2": 2, "accum127": 127, "accum254": 254}  # nothing is computed again here

@@ -201,6 +201,7 @@ def test_an_interrupted_run_leaves_an_old_capture_alone(memprof, start):
     assert path.read_text() == "old"
 
 
+@pytest.mark.slow
 def test_several_runs_at_once_do_not_get_in_each_others_way(memprof, start):
     runs = [start(*SHORT, "-o", f"{number}.memprof") for number in range(3)]
     outputs = [running.communicate(timeout=300) for running in runs]

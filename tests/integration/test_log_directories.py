@@ -17,6 +17,8 @@ from memprof.errors import MemprofError
 from memprof.sources.capture_file import read_capture, write_capture
 from memprof.sources.jax.running.xprof_log import write_compiled_session
 
+pytestmark = pytest.mark.with_one_jax
+
 CAPTURES = [
     Step(workload="mlp", preset="tiny", target="cpu"),
     Step(workload="transformer", preset="tiny", target="h100-80gb"),
@@ -65,14 +67,12 @@ def test_a_program_that_never_ran_has_our_peak_in_xprof(compiler, step, tmp_path
     assert graph_viewer(session).startswith("HloModule jit_step")
 
 
-@pytest.mark.with_one_jax
 def test_sessions_do_not_overwrite_each_other(compiler, tmp_path):
     capture = compiler.capture(CAPTURES[0])
     written = [write_compiled_session(capture, tmp_path, name="run").name for _ in range(3)]
     assert written == ["run", "run-2", "run-3"] == sorted(sessions(tmp_path))
 
 
-@pytest.mark.with_one_jax
 def test_a_place_that_is_taken_by_a_file_is_told_of(compiler, tmp_path):
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(MemprofError, match="logs/plugins/profile cannot be created"):
@@ -92,7 +92,7 @@ def test_show_writes_a_session(memprof, compiler):
     assert not (memprof.folder / "new").exists()
 
 
-@pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_target_that_is_not_here_gives_a_session_of_its_program(memprof, compiler):
     ended = memprof("trace", "transformer", "--preset", "tiny", "--target", "h100-80gb", "--logdir", "logs")
     assert ended.returncode == 0, ended.stderr
@@ -147,7 +147,6 @@ class TestTracedSteps:
         assert 0 < plain < sum(measured["step_seconds"]) * (os.cpu_count() or 1)
 
 
-@pytest.mark.with_one_jax
 def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
     steps = ("mlp", "--preset", "tiny", "--target", "cpu", "--steps", "1000000")
     running = start("trace", *steps, "--logdir", "logs", **memprof.run_before_start(TELLING_OF_ITS_STEP))

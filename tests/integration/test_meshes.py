@@ -222,6 +222,7 @@ def test_where_the_step_names_no_sharding_xla_chooses_and_the_bytes_are_its_own(
     assert profile.report.device_bytes(batch) == profile.categories[Category.BATCH]
 
 
+@pytest.mark.slow
 def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
     example = Path(__file__).parents[2] / "examples" / "sharded.py"
     small = ("--set", "num_layers=1", "--set", "width=256")

@@ -69,6 +69,7 @@ def test_the_second_plan_is_that_of_a_card_with_enough_memory() -> None:
     assert PlanCache.of_user().usage().num_plans == 2
 
 
+@pytest.mark.slow
 def test_xla_plans_for_the_pool_and_not_for_a_share_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     # The step takes 76 MiB, by XLA's own estimate up to 100: 120 are enough, 80 are not.
     assert analyze(captured(160 * MIB)).pressure is None

@@ -124,6 +124,7 @@ def _run(command: Printed, memprof: Command) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_a_dump_is_written_and_imported_as_printed(memprof: Command) -> None:
     write_scripts(memprof.folder)
     written, *others = commands(ROOT / "docs" / "import.md")

@@ -24,6 +24,7 @@ def _run(pytester: pytest.Pytester, code: str, *options: str, strict: bool = Tru
     )
 
 
+@pytest.mark.slow
 def test_each_step_is_checked_and_listed_also_with_xdist(pytester: pytest.Pytester) -> None:
     done = _run(
         pytester,

@@ -108,6 +108,7 @@ def test_the_processes_of_a_job_are_one_report_and_one_session(
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_built_in_workload_joins_the_job_that_slurm_has_started(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:

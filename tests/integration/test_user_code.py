@@ -256,6 +256,7 @@ def test_an_import_that_fails_is_the_users(command: Command) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_parameters_are_set_with_their_types(command: Command) -> None:
     returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none", "-v")
     assert returncode == 0

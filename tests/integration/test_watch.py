@@ -17,6 +17,8 @@ import memprof as api
 from memprof.analysis.pipeline import analyze
 from memprof.sources.capture_file import read_capture
 
+pytestmark = pytest.mark.with_one_jax
+
 _STEPS = """
 import jax
 import jax.numpy as jnp
@@ -182,7 +184,6 @@ def test_the_report_of_a_step_is_that_of_the_same_step_given_to_profile(
     assert analyze(capture).categories == given.report.categories
 
 
-@pytest.mark.with_one_jax
 def test_a_script_that_runs_out_of_memory_is_explained(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(
         "import resource\n"
@@ -205,7 +206,6 @@ def test_a_script_that_runs_out_of_memory_is_explained(memprof: Command) -> None
     assert re.search(r"float32\[4096,4096\] +\d .*held by kept\[...\]", ended.stdout)
 
 
-@pytest.mark.with_one_jax
 def test_a_script_is_ended_when_its_step_has_been_seen(memprof: Command) -> None:
     (memprof.folder / "steps.py").write_text(_STEPS)
     (memprof.folder / "train.py").write_text(
