@@ -182,6 +182,22 @@ def test_a_compile_to_the_end_is_held_against_the_compilers_own_totals() -> None
         memprof.profile(lambda x: x, 1.0, target="cpu", complete="yes")  # type: ignore[arg-type]
 
 
+def test_a_frozen_reference_is_not_donated() -> None:
+    """It has the shapes of the parameters, and comes before them."""
+
+    def step(reference, params, velocity, x):
+        def loss(params):
+            return ((x @ params - jax.lax.stop_gradient(x @ reference)) ** 2).mean()
+
+        velocity = 0.9 * velocity + jax.grad(loss)(params)
+        return params - velocity, velocity
+
+    arguments = [jnp.ones((64, 64))] * 4
+    made = memprof.profile(step, *arguments, target="cpu")
+    assert [leaf.is_carried for leaf in made.report.arguments] == [False, True, True, False]
+    assert [each.proposal.intent.positions for each in made.advice if each.rule == "donate_state"] == [(1, 2)]
+
+
 def test_a_profile_has_advice() -> None:
     def step(params, x):
         return params - jax.grad(lambda p: ((p * x).sum()) ** 2)(params)

@@ -220,6 +220,7 @@ class ArgumentLeaf:
         num_copies: for a KV cache, the number of equal copies of each head that the step stores.
         window: for a KV cache, the number of tokens that attention reads, and the number that the cache has room for;
             empty if attention reads all, or if that is unknown.
+        is_carried: whether the step returns its next value; None if that is unknown.
     """
 
     path: Text
@@ -233,6 +234,7 @@ class ArgumentLeaf:
     mesh_axes: tuple[Words, ...] | None = None
     num_copies: Count = 1
     window: Dimensions = ()
+    is_carried: bool | None = None
 
     @property
     def num_elements(self) -> int:

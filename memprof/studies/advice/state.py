@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 from memprof.analysis.attribution.module_paths import path_keys
 from memprof.analysis.records.capture import ArgumentLeaf
@@ -26,34 +27,72 @@ _NARROW = ("bf16", "f16")
 
 
 def donate_state(report: Report) -> Iterator[Proposal]:
-    """Propose to donate arguments whose memory the update's results could reuse, parameters first."""
-    free: dict[tuple[str, tuple[int, ...]], list[ArgumentLeaf]] = defaultdict(list)
-    given = {buffer.op: buffer for buffer in report.buffers if buffer.category in set(map(Category, _STATE))}
-    for role in _STATE:
-        for leaf in report.arguments:
-            if leaf.role is role and not leaf.donated and leaf.path in given:
-                free[given[leaf.path].dtype, given[leaf.path].shape].append(leaf)
-    aliased: dict[int, ArgumentLeaf] = {}
-    for buffer in report.buffers:
-        leaves = free[buffer.dtype, buffer.shape]
-        is_next = buffer.category is Category.OUTPUTS and leaves
-        # Returned gradients and predictions only have the shape of parameters.
-        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role in _CARRIED):
-            aliased[id(buffer)] = leaves.pop(0)
+    """Propose to donate arguments whose memory the update's results could reuse."""
+    aliased = _aliased(report)
     if not aliased:
         return
+    reused = {id(buffer) for buffer, _ in aliased}
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=0) if id(buffer) in aliased else None
+        return Instead(size_bytes=0) if id(buffer) in reused else None
 
     yield Proposal(
-        intent=_donation(list(aliased.values())),
+        intent=_donation([leaf for _, leaf in aliased]),
         what="Donate the state: the new state reuses its memory",
         evidence=f"{amount(changed_at_peak(report, without), 'results')} have the shape of an argument that is not"
         " donated",
         cost="none, but the old state can no longer be used",
         without=without,
     )
+
+
+def _aliased(report: Report) -> list[tuple[LiveBuffer, ArgumentLeaf]]:
+    """Return results, each with a leaf of the state whose memory it could reuse.
+
+    A donated argument is deleted, also where nothing reuses it. So no argument with frozen parameters is donated. Where
+    it is unknown which leaves are carried, arguments that the results cover come first, the largest before the others.
+    """
+    given = {buffer.op: buffer for buffer in report.buffers if buffer.category in set(map(Category, _STATE))}
+    arguments: dict[int | str, list[ArgumentLeaf]] = defaultdict(list)
+    for role in _STATE:
+        for leaf in report.arguments:
+            if leaf.role is role and not leaf.donated and leaf.path in given:
+                arguments[path_keys(leaf.path)[0] if leaf.position is None else leaf.position].append(leaf)
+    for key in [key for key, leaves in arguments.items() if any(leaf.is_carried is False for leaf in leaves)]:
+        del arguments[key]
+    results = [buffer for buffer in report.buffers if buffer.category is Category.OUTPUTS]
+    aliased: list[tuple[LiveBuffer, ArgumentLeaf]] = []
+    while arguments:
+        found = {key: _reusing(results, leaves, given) for key, leaves in arguments.items()}
+
+        def rank(key: int | str, found: dict[int | str, Any] = found) -> tuple[bool, int]:
+            reused = sum(leaf.size_bytes for _, leaf in found[key])
+            return reused >= _NEARLY_ALL * sum(leaf.size_bytes for leaf in arguments[key]), reused
+
+        best = max(arguments, key=rank)
+        if not found[best]:
+            break
+        aliased += found[best]
+        taken = {id(buffer) for buffer, _ in found[best]}
+        results = [buffer for buffer in results if id(buffer) not in taken]
+        del arguments[best]
+    return aliased
+
+
+def _reusing(
+    results: Sequence[LiveBuffer], leaves: Sequence[ArgumentLeaf], given: Mapping[str, LiveBuffer]
+) -> list[tuple[LiveBuffer, ArgumentLeaf]]:
+    """Return the results that could reuse the memory of some leaves, each with its leaf."""
+    free: dict[tuple[str, tuple[int, ...]], list[ArgumentLeaf]] = defaultdict(list)
+    for leaf in leaves:
+        free[given[leaf.path].dtype, given[leaf.path].shape].append(leaf)
+    found: list[tuple[LiveBuffer, ArgumentLeaf]] = []
+    for buffer in results:
+        fitting = free[buffer.dtype, buffer.shape]
+        # Returned gradients and predictions only have the shape of parameters.
+        if fitting and (buffer.phase is Phase.UPDATE or fitting[0].role in _CARRIED):
+            found.append((buffer, fitting.pop(0)))
+    return found
 
 
 def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:

@@ -93,6 +93,7 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
         "mesh_axes": None,
         "num_copies": 1,
         "window": [],
+        "is_carried": None,
     }
 
 

@@ -24,7 +24,7 @@ from memprof.studies.advice.advice import Advice, Proposal
 from memprof.studies.advice.advise import RULES, advise, upper_bounds
 from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
-from memprof.studies.advice.state import _factored_bytes
+from memprof.studies.advice.state import _factored_bytes, donate_state
 from memprof.studies.advice.what_if import changed_at_peak
 from memprof.workloads.build import plan
 from memprof.workloads.composition import parse_techniques
@@ -791,6 +791,31 @@ def test_donation_names_the_arguments(leaves: list[ArgumentLeaf], code: str) -> 
     assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == (
         f"# at the top of the file\nimport jax\n\nstep = jax.jit(step, {code})"
     )
+
+
+_NU = replace(_MU, path="state[0].nu['w']")
+_FROZEN = replace(_W, path="reference['w']", position=1)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "num_results", "positions"),
+    [
+        # The reference comes first, and the parameters come back.
+        ([replace(_FROZEN, position=0, is_carried=False), replace(_W, position=1, is_carried=True)], 1, (1,)),
+        # A pytree that also holds frozen parameters is deleted whole.
+        ([replace(_W, is_carried=True), replace(_FROZEN, position=0, is_carried=False)], 1, None),
+        # It is unknown what comes back: two arrays of the state, or one of three that are alike.
+        ([_FROZEN, _W, replace(_MU, position=0)], 2, (0,)),
+        ([_FROZEN, replace(_MU, position=2), replace(_NU, position=2), _W], 2, (2,)),
+    ],
+)
+def test_parameters_that_do_not_come_back_are_not_donated(
+    leaves: list[ArgumentLeaf], num_results: int, positions: tuple[int, ...] | None
+) -> None:
+    made = _donation(*leaves)
+    arguments, results = made.buffers[: len(leaves)], made.buffers[len(leaves) :][:num_results]
+    proposals = [*donate_state(report([*arguments, *results], arguments=tuple(leaves)))]
+    assert [each.intent.positions for each in proposals] == [positions] * (positions is not None)
 
 
 def test_an_array_in_pieces_takes_only_its_own_family_along() -> None:

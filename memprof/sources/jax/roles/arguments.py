@@ -28,14 +28,15 @@ TRAINS_NOTHING = (
 )
 
 
-class _Needs(NamedTuple):
-    """What attention needs of a leaf; see `ArgumentLeaf`."""
+class _Flow(NamedTuple):
+    """Facts about a leaf by data flow; see `ArgumentLeaf`."""
 
     num_copies: int = 1
     window: tuple[int, ...] = ()
+    is_carried: bool | None = None
 
 
-_NEEDS_ALL = _Needs()
+_UNKNOWN = _Flow()
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
@@ -98,9 +99,9 @@ def argument_leaves(
     kept = xla_adapter.kept_arguments(lowered, len(paths))
     parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
     if None in given:
-        found, doubts, needs = _inferred(step, paths, owners, given, sorted(parameter_numbers))
+        found, doubts, flows = _inferred(step, paths, owners, given, sorted(parameter_numbers))
     else:  # skip following the arguments through the program, which takes as long as lowering
-        found, doubts, needs = [role for role in given if role is not None], [], [_NEEDS_ALL] * len(paths)
+        found, doubts, flows = [role for role in given if role is not None], [], [_UNKNOWN] * len(paths)
     positions = {name: number for number, name in enumerate(step.names)}
     infos = jax.tree.leaves(step.traced.args_info)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
@@ -116,8 +117,9 @@ def argument_leaves(
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(owner),
             mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat] - num_tokens],
-            num_copies=needs[flat].num_copies,
-            window=needs[flat].window,
+            num_copies=flows[flat].num_copies,
+            window=flows[flat].window,
+            is_carried=flows[flat].is_carried,
         )
         for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
     ), tuple(doubts)
@@ -145,8 +147,8 @@ def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role |
 
 def _inferred(
     step: TracedStep, paths: Sequence[str], owners: Sequence[str], given: Sequence[Role | None], used: Sequence[int]
-) -> tuple[list[Role], list[str], list[_Needs]]:
-    """Infer the role of each leaf and what attention needs of it. Return sentences about doubtful leaves, too.
+) -> tuple[list[Role], list[str], list[_Flow]]:
+    """Infer the role of each leaf and facts about it by data flow. Return sentences about doubtful leaves, too.
 
     Args:
         used: the leaves that the compiled program keeps.
@@ -166,13 +168,14 @@ def _inferred(
     if not any(given) and trains_nothing(leaves, claims, program):
         doubts.append(TRAINS_NOTHING)
     caches = program.walk.caches
-    needs = [
-        _Needs(caches.copies_in(1 << flat), _window(caches.window_of(1 << flat), leaf.shape))
-        if claim.role is Role.KV_CACHE
-        else _NEEDS_ALL
-        for flat, (leaf, claim) in enumerate(zip(leaves, claims, strict=True))
-    ]
-    return [claim.role for claim in claims], doubts, needs
+    flows: list[_Flow] = []
+    for flat, (leaf, claim) in enumerate(zip(leaves, claims, strict=True)):
+        flow = _Flow(is_carried=leaf.use.is_carried)
+        if claim.role is Role.KV_CACHE:
+            window = _window(caches.window_of(1 << flat), leaf.shape)
+            flow = flow._replace(num_copies=caches.copies_in(1 << flat), window=window)
+        flows.append(flow)
+    return [claim.role for claim in claims], doubts, flows
 
 
 def _window(window: Window | None, shape: tuple[int, ...]) -> tuple[int, ...]:
