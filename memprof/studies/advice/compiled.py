@@ -65,7 +65,8 @@ def advise_step(
 ) -> tuple[Report, tuple[Advice, ...]]:
     """Compile the unchanged step, then the step with each change that memprof can make to it.
 
-    The outcomes are stored, so the same program is never advised twice.
+    The outcomes are stored, so the same program is not advised twice, unless a change could not be compiled: a child
+    process may have been killed. A warning then says why.
 
     Args:
         progress: called with each stage of the first compile as it begins.
@@ -95,18 +96,23 @@ def advise_step(
         is_built_in=is_built_in,
     )
     labels: list[str] = []
+    failures: dict[str, str] = {}
     with rows(labels) as row:
-        changes = _changes(step, labels, row)
+        changes = _changes(step, labels, row, failures)
         num_jobs = num_at_a_time(settings, target)
-        return report, _advice_of(
-            step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
-        )
+        outcomes = compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
+        found = _advice_of(step, outcomes, failures)
+    for name in failures.keys() - {each.rule for each in found}:  # an estimate says itself why it is not compiled
+        warnings.warn(f"memprof could not try {name}: {failures[name]}", RuntimeWarning, stacklevel=2)
+    return report, found
 
 
-def _changes(step: Step, labels: list[str], row: Callable[[str, str], None]) -> Iterator[Change]:
+def _changes(
+    step: Step, labels: list[str], row: Callable[[str, str], None], failures: dict[str, str]
+) -> Iterator[Change]:
     """Yield the changes, and append the label of each. The first one compiles during the search for the others.
 
-    A family that fails is left out with a warning, because the other changes are useful without it.
+    A family whose search fails is left out, because the other changes are useful without it.
     """
     for family in FAMILIES:
         try:
@@ -117,23 +123,21 @@ def _changes(step: Step, labels: list[str], row: Callable[[str, str], None]) -> 
         except Exception as error:  # each family traces the user's code with changes in it
             labels.append(family.__name__)
             row(family.__name__, "failed")
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            warnings.warn(f"memprof's search for {family.__name__} has failed: {reason}", RuntimeWarning, stacklevel=2)
+            failures[family.__name__] = f"{type(error).__name__}: {first_line(error)}"
 
 
-def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
+def _advice_of(step: Step, outcomes: Iterable[Outcome], failures: dict[str, str]) -> tuple[Advice, ...]:
     check = MeaningCheck(step)
     found: list[Advice] = []
-    refused: dict[str, str] = {}
     for outcome in outcomes:
         change = outcome.change
         if outcome.fresh is None:
-            refused[change.rule] = outcome.refusal
+            failures[change.rule] = outcome.refusal
             continue
         report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
         found.append(_advice(step.report, change, report, check.of(change)))
-    keep_changes(step.report, found)
-    return tuple(replace(each, refusal=refused.get(each.rule, "")) for each in advise(step.report, found))
+    keep_changes(step.report, found, is_complete=not failures)
+    return tuple(replace(each, refusal=failures.get(each.rule, "")) for each in advise(step.report, found))
 
 
 def _advice(before: Report, change: Change, after: Report, meaning: Meaning) -> Advice:

@@ -22,7 +22,7 @@ from memprof.untrusted import convert
 from memprof.version import __version__
 from memprof.workloads.intents import Intent
 
-_VERSION = "memprof.changes/4"
+_VERSION = "memprof.changes/5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,18 @@ class _StoredAdvice:
     compiled: Compiled
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """All that is stored for a program.
+
+    Attributes:
+        is_complete: whether all its changes could be compiled.
+    """
+
+    advice: tuple[_StoredAdvice, ...]
+    is_complete: bool
+
+
 def known_advice(report: Report) -> tuple[Advice, ...]:
     """Return the advice on a report, with stored savings."""
     return advise(report, known_changes(report))
@@ -45,25 +57,34 @@ def known_advice(report: Report) -> tuple[Advice, ...]:
 
 def known_changes(report: Report) -> tuple[Advice, ...]:
     """Return the stored advice for a report's program; empty if there is none."""
-    note = _note(report)
-    if note is None:
-        return ()
-    try:
-        return tuple(map(_advice, convert(msgspec.json.decode(note), tuple[_StoredAdvice, ...])))
-    except msgspec.MsgspecError:
-        return ()
+    stored = _find(report)
+    return () if stored is None else tuple(map(_advice, stored.advice))
 
 
 def are_known(report: Report) -> bool:
-    """Whether the savings for a report's program are stored."""
-    return _note(report) is not None
+    """Whether the savings for a report's program are stored, and none is missing."""
+    stored = _find(report)
+    return stored is not None and stored.is_complete
 
 
-def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
-    """Store compiled advice for later reports of the same program."""
-    stored = [_stored(each, each.compiled) for each in advice if each.compiled is not None]
+def keep_changes(report: Report, advice: Sequence[Advice], *, is_complete: bool = True) -> None:
+    """Store compiled advice for later reports of the same program.
+
+    Args:
+        is_complete: whether all changes could be compiled.
+    """
+    each_stored = tuple(_stored(each, each.compiled) for each in advice if each.compiled is not None)
+    stored = _Stored(advice=each_stored, is_complete=is_complete)
     with suppress(MemprofError):
         PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(stored))
+
+
+def _find(report: Report) -> _Stored | None:
+    note = _note(report)
+    try:
+        return None if note is None else convert(msgspec.json.decode(note), _Stored)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _note(report: Report) -> bytes | None:

@@ -227,6 +227,11 @@ class TestKnown:
         assert are_known(_report(1000))
         assert known_changes(_report(1000)) == ()
 
+    def test_what_could_not_be_compiled_is_tried_again(self) -> None:
+        keep_changes(_report(1000), [_advice()], is_complete=False)
+        assert not are_known(_report(1000))
+        assert [each.rule for each in known_changes(_report(1000))] == ["donate_state"]
+
     def test_another_program_or_device_or_version_knows_nothing_of_it(self) -> None:
         made = _report(1000)
         keep_changes(made, [_advice()])
@@ -250,7 +255,7 @@ class TestKnown:
     def test_a_damaged_note_is_as_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = _report(1000)
         keep_changes(made, [_advice()])
-        for note in (b"{", b'[{"rule": 3}]', b"null"):
+        for note in (b"{", b'[{"rule": 3}]', b"null", b'{"advice": [{"rule": 3}], "is_complete": true}'):
             monkeypatch.setattr("memprof.studies.advice.known._note", lambda report, note=note: note)
             assert known_changes(made) == ()
 
@@ -269,7 +274,7 @@ class _Advising:
     said: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    kept: list[list[Advice]] = field(default_factory=list)
+    kept: list[tuple[list[Advice], bool]] = field(default_factory=list)
     settings: list[CompileSettings] = field(default_factory=list)
     known: bool = False
     checked: list[str] = field(default_factory=list)
@@ -296,7 +301,7 @@ class _Advising:
             "compile_changes": compile_changes,
             "are_known": lambda made: self.known,
             "known_advice": lambda made: (_advice("known"),),
-            "keep_changes": lambda made, found: self.kept.append([*found]),
+            "keep_changes": lambda made, found, *, is_complete: self.kept.append(([*found], is_complete)),
             "MeaningCheck": self.meaning_check,
             "FAMILIES": self.families,
         }.items():
@@ -322,7 +327,7 @@ class TestAdviseStep:
         assert advising.kept == []
         anew = _Advising(known=True)
         _, advice = anew.advise(monkeypatch, settings=replace(TO_THE_PLAN, use_cache=False))
-        assert anew.kept == [[]]
+        assert anew.kept == [([], True)]
         assert anew.said == ["compiling", "analysing", "looking for changes"]
         assert "known" not in {each.rule for each in advice}
 
@@ -339,9 +344,11 @@ class TestAdviseStep:
 
         families = (_yielding(_change("donate_state")), _yielding(_change("recompute_dots")))
         advising = _Advising(families=families, outcomes=outcomes)
-        _, advice = advising.advise(monkeypatch, settings=replace(TO_THE_PLAN, cluster="tcp://host:1"))
+        with pytest.warns(RuntimeWarning, match="memprof could not try recompute_dots: XLA refuses it"):
+            _, advice = advising.advise(monkeypatch, settings=replace(TO_THE_PLAN, cluster="tcp://host:1"))
         assert advising.labels == ["donate_state", "recompute_dots"]
-        ((kept,),) = advising.kept
+        (((kept,), is_complete),) = advising.kept
+        assert not is_complete
         assert (kept.rule, kept.saving_bytes, kept.compiled and kept.compiled.meaning) == (
             "donate_state",
             3600,
@@ -362,6 +369,7 @@ class TestAdviseStep:
         )
         _, advice = advising.advise(monkeypatch)
         assert [(each.rule, each.refusal) for each in advice] == [("a", "no room"), ("b", "")]
+        assert advising.kept == [([], False)]
 
     def test_a_change_that_another_makes_needless_is_not_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kernel, blocks, other = (_change(rule) for rule in ("flash_attention", "chunked_attention", "chunked_loss"))
@@ -395,8 +403,9 @@ def test_a_search_that_fails_leaves_the_other_changes(monkeypatch: pytest.Monkey
     labels: list[str] = []
     stages: list[tuple[str, str]] = []
     step: Any = SimpleNamespace()
-    with pytest.warns(RuntimeWarning, match="search for broken has failed: TypeError: cannot reshape$"):
-        found = [each.rule for each in compiled._changes(step, labels, lambda *stage: stages.append(stage))]
+    failures: dict[str, str] = {}
+    found = [each.rule for each in compiled._changes(step, labels, lambda *stage: stages.append(stage), failures)]
     assert found == ["first of two", "working"]
     assert labels == ["first of two", "broken", "working"]
     assert stages == [("broken", "failed")]
+    assert failures == {"broken": "TypeError: cannot reshape"}
