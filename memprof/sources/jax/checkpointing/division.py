@@ -25,7 +25,7 @@ from memprof.sources.jax.checkpointing.actions import Action, UndividedError, na
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.divided_calls import CALLS
 from memprof.sources.jax.checkpointing.evaluation import bind, value_of
-from memprof.sources.jax.checkpointing.pieces import Grouped, Piece, State, Total, axis_of, in_groups
+from memprof.sources.jax.checkpointing.pieces import Grouped, Piece, State, Total, axis_of, in_groups, num_groups
 from memprof.sources.jax.checkpointing.row_groups import regrouped
 from memprof.sources.jax.checkpointing.rows import Axis, rows_behind
 from memprof.sources.jax.tracing import jit_adapter
@@ -103,8 +103,8 @@ class Division:
             if equation is None or rows is None:
                 return piece.taken(known[atom], has, wanted)
             if (atom, wanted) not in own:
-                groups = wanted.number if isinstance(wanted, Grouped) else 1
-                states = [_in_groups(each, groups) for each in rows.inputs]
+                groups = num_groups(wanted)
+                states = [in_groups(each, groups) for each in rows.inputs]
                 values = [taken(*each) for each in zip(equation.invars, states, strict=True)]
                 here = piece.of_groups(groups)
                 params = rows.params(equation, here.part_rows, here.num_rows)
@@ -187,7 +187,7 @@ class Division:
 
     def _of_groups(self, equation: Any, states: Sequence[State]) -> Action:
         """Return the action of an equation that treats the groups of rows as one group with more rows."""
-        numbers = {each.number if isinstance(each, Grouped) else 1 for each in states if axis_of(each) is not None}
+        numbers = {num_groups(each) for each in states if axis_of(each) is not None}
         if len(numbers) > 1:
             raise UndividedError(f"{named(equation)} mixes the rows")
         (number,) = numbers or {1}
@@ -196,8 +196,8 @@ class Division:
             return self._of_rows(equation, plain, self._num_rows)
         action = self._of_rows(equation, plain, number * self._num_rows)
         return Action(
-            inputs=tuple(_in_groups(each, number) for each in action.inputs),
-            results=tuple(_in_groups(each, number) for each in action.results),
+            inputs=tuple(in_groups(each, number) for each in action.inputs),
+            results=tuple(in_groups(each, number) for each in action.results),
             run=lambda values, piece: action.run(values, piece.of_groups(number)),
         )
 
@@ -232,11 +232,6 @@ class Division:
             if is_as_long and self._constants.holds(are_own, columns[list(place).index(axis)]):
                 return along
         return None
-
-
-def _in_groups(state: State, number: int) -> State:
-    """Return a state with its rows in groups; those of a whole value or a sum are the same."""
-    return in_groups(state, number) if isinstance(state, int) else state
 
 
 def needed(jaxpr: core.Jaxpr, wanted: Collection[Any], given: Collection[Any], among: Collection[int]) -> list[int]:

@@ -30,9 +30,14 @@ class Grouped:
 State = Axis | Grouped | Total
 
 
-def in_groups(axis: int, number: int) -> State:
-    """Return the state of an array with that number of groups of rows along an axis."""
-    return axis if number == 1 else Grouped(axis, number)
+def in_groups(state: State, number: int) -> State:
+    """Return a state with that many groups of rows in place of one; a whole value or a sum stays as it is."""
+    return Grouped(state, number) if isinstance(state, int) and number > 1 else state
+
+
+def num_groups(state: State) -> int:
+    """Return the number of groups of rows along the row axis."""
+    return state.number if isinstance(state, Grouped) else 1
 
 
 def axis_of(state: State) -> Axis:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from memprof.sources.jax.checkpointing.actions import Action
-from memprof.sources.jax.checkpointing.pieces import Grouped, Piece, State, axis_of, in_groups
+from memprof.sources.jax.checkpointing.pieces import Piece, State, axis_of, in_groups, num_groups
 from memprof.sources.jax.tracing import jit_adapter
 
 
@@ -80,7 +80,7 @@ _RULES = {"concatenate": _concatenate, "reshape": _reshape, "slice": _slice, "sp
 def _axis_and_groups(state: State) -> tuple[int, int]:
     axis = axis_of(state)
     assert axis is not None
-    return axis, state.number if isinstance(state, Grouped) else 1
+    return axis, num_groups(state)
 
 
 def _action(
