@@ -13,7 +13,7 @@ import typer
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest
-from memprof.profiler_cli.console import row_stages, stages
+from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
@@ -126,6 +126,7 @@ def compiled_advice(
                 pool=pool,
                 with_technique=with_technique if takes_techniques else None,
                 is_built_in=subject.is_built_in,
+                warn=say,
             ),
         )
         return found

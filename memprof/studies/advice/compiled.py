@@ -62,11 +62,12 @@ def advise_step(
     pool: PoolSettings | None = None,
     with_technique: Callable[[str], StepSpec] | None = None,
     is_built_in: bool = False,
+    warn: Callable[[str], None] = lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=3),
 ) -> tuple[Report, tuple[Advice, ...]]:
     """Compile the unchanged step, then the step with each change that memprof can make to it.
 
     The outcomes are stored, so the same program is not advised twice, unless a change could not be compiled: a child
-    process may have been killed. A warning then says why.
+    process may have been killed.
 
     Args:
         progress: called with each stage of the first compile as it begins.
@@ -74,6 +75,7 @@ def advise_step(
             the stage of its compile.
         pool: the settings of JAX's allocator for the verdict; None means those of the capture.
         with_technique, is_built_in: see `Step`.
+        warn: called with a sentence for each change that could not be tried.
 
     Raises:
         MemprofError, WorkloadError: see `capture_of`.
@@ -102,8 +104,9 @@ def advise_step(
         num_jobs = num_at_a_time(settings, target)
         outcomes = compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
         found = _advice_of(step, outcomes, failures)
-    for name in failures.keys() - {each.rule for each in found}:  # an estimate says itself why it is not compiled
-        warnings.warn(f"memprof could not try {name}: {failures[name]}", RuntimeWarning, stacklevel=2)
+    advised = {each.rule for each in found}  # an estimate says itself why it is not compiled
+    for name in (each for each in failures if each not in advised):
+        warn(f"memprof could not try {name}: {failures[name]}")
     return report, found
 
 
