@@ -142,13 +142,13 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
         case ExamplesInChunks():
             return traced_within(step, lambda: examples_in_chunks(rewrite))
         case InChunks():
-            return traced_within(step, lambda: chunked(rewrite))
+            return chunked(step, rewrite)
         case InGroups():
             return with_checkpointed_blocks(step, Checkpoints(kept=frozenset(), group_size=rewrite.size))
         case InMinibatches():
             return traced_within(step, lambda: in_minibatches(rewrite))
         case FusedAttention():
-            return traced_within(step, lambda: fused(rewrite))
+            return fused(step, rewrite)
         case NarrowSums():
             return narrow_sums(step)
         case Unrolled():

@@ -9,7 +9,7 @@ from memprof.errors import MemprofError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InChunks:
-    """The parts of a step that are computed one chunk of rows at a time, and recomputed in the backward pass.
+    """The parts of a step that are computed one chunk of rows at a time. A backward pass recomputes each chunk.
 
     Attributes:
         loss: the number of chunks of the logits and their loss; 1 means whole.
@@ -54,7 +54,7 @@ class ExamplesInChunks(_ExamplesInParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedAttention:
-    """Each attention of a step that trains is computed by `jax.nn.dot_product_attention`.
+    """Each attention of a step is computed by `jax.nn.dot_product_attention`.
 
     Attributes:
         implementation: "cudnn", a kernel that never stores the probabilities, or "xla", which runs on any device.

@@ -11,7 +11,7 @@ from memprof.sources.jax.checkpointing.attentions import Attention
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import least_bytes
-from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
 _MIN_CAPABILITY = (8, 0)  # of cuDNN's kernel
@@ -22,11 +22,14 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     """Yield the step with a fused kernel in place of its attentions, if the target has one for them."""
     if step.is_composed or (step.target.cuda_capability or (0, 0)) < _MIN_CAPABILITY:
         return
-    with fused(FusedAttention()) as found:
-        try:
-            traced_jaxpr(step.spec, step.target)
-        except (NotImplementedError, RuntimeError):  # JAX's reasons why cuDNN cannot compute an attention
-            return
+    found: list[Attention] = []
+    changed = changed_step(step.spec, lambda fn: fused(fn, FusedAttention(), found))
+    if changed is None:
+        return
+    try:
+        traced_jaxpr(changed, step.target)
+    except (NotImplementedError, RuntimeError):  # JAX's reasons why cuDNN cannot compute an attention
+        return
     held_bytes = sum(each.probability_bytes for each in found) // step.target.topology.num_devices
     code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
     if not found or held_bytes < least_bytes(step) or code is None:

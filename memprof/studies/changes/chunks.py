@@ -9,7 +9,7 @@ from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
 _MIN_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
@@ -26,8 +26,12 @@ def in_chunks(step: Step) -> Iterator[Change]:
     """Yield the step with its loss in chunks, and with its attentions in blocks of queries."""
     if step.is_composed:
         return
-    with chunked(InChunks(loss=_NUM_PARTS, attention=_NUM_PARTS)) as found:
-        traced_jaxpr(step.spec, step.target)
+    found: list[Region] = []
+    whole = InChunks(loss=_NUM_PARTS, attention=_NUM_PARTS)
+    changed = changed_step(step.spec, lambda fn: chunked(fn, whole, found))
+    if changed is None:
+        return
+    traced_jaxpr(changed, step.target)
     for kind, (rule, aim, what) in _WHAT.items():
         regions = [each for each in found if each.kind is kind]
         sizes = [each.large_bytes // step.target.topology.num_devices for each in regions]
@@ -37,8 +41,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
         option = "loss" if kind is Kind.LOSS else "attention"
         rewrite = InChunks(**{option: num_parts})
         code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
-        if code is None:
-            return
+        assert code is not None
         yield Change(
             rule=rule,
             intent=Intent(aim=aim, num_parts=num_parts),

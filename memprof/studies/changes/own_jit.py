@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from memprof.sources.jax.tracing.step import StepSpec
 
 _FRAMEWORK_JITS = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
 _IMPORTS = {"equinox": "import equinox as eqx", "flax": "from flax import nnx", "jax": "import jax"}
+_CHANGE = "_change"
 _EQUINOX_DONATIONS = {(True, True): "all", (False, True): "all-except-first"}
 
 
@@ -86,8 +87,18 @@ def applied_code(spec: StepSpec, change: str) -> str | None:
     return None if has_shardings(spec.fn) else jitted_code(spec, change=change)
 
 
-def step_of_code(spec: StepSpec, code: str) -> StepSpec:
-    """Return the spec of the step that such code defines."""
+def changed_step(spec: StepSpec, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> StepSpec | None:
+    """Return the spec of a step whose function without jit is changed; None as for `applied_code`."""
+    code = applied_code(spec, _CHANGE)
+    return None if code is None else step_of_code(spec, code, **{_CHANGE: change})
+
+
+def step_of_code(spec: StepSpec, code: str, **more: Any) -> StepSpec:
+    """Return the spec of the step that such code defines.
+
+    Args:
+        more: names that the code uses.
+    """
     bound = Bound(name=name_of_step(spec), value=spec.fn)
-    with pasted(code, [bound]) as names:
+    with pasted(code, [bound], **more) as names:
         return replace(spec, fn=names[bound.name])

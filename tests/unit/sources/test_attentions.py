@@ -118,8 +118,8 @@ def _differentiated(attend: Callable[..., Any], *args: Any) -> tuple[list[Attent
         lambda *args: jnp.sin(attend(*args).astype(jnp.float32)).sum(), tuple(range(len(args)))
     )
     before = jax.jit(differentiated)(*args)
-    with fused(memprof.FusedAttention(implementation="xla")) as found:
-        after = jax.jit(differentiated)(*args)
+    found: list[Attention] = []
+    after = jax.jit(fused(differentiated, memprof.FusedAttention(implementation="xla"), found))(*args)
     return found, before, after
 
 
@@ -208,19 +208,30 @@ def test_a_mask_of_another_shape_than_a_triangle_is_no_causal_one() -> None:
 def test_no_array_holds_the_probabilities_but_within_the_call() -> None:
     """The scores of the user's own product have shape (2, 4, 24, 24); JAX's have (2, 4, 1, 24, 24)."""
 
-    def shapes(function: Callable[..., Any]) -> set[tuple[int, ...]]:
-        pending = [jax.make_jaxpr(jax.grad(function))(_QUERY, _KEYS, _VALUE).jaxpr]
-        found: set[tuple[int, ...]] = set()
-        while pending:
-            for equation in pending.pop().eqns:
-                if equation.primitive.name == "dot_general":
-                    found.update(tuple(var.aval.shape) for var in equation.outvars)
-                pending.extend(core.jaxprs_in_params(equation.params))
-        return found
-
     def loss(*args: Any) -> Any:
         return _tril(*args).astype(jnp.float32).sum()
 
-    assert (2, 4, _T, _T) in shapes(loss)
-    with fused(memprof.FusedAttention(implementation="xla")):
-        assert (2, 4, _T, _T) not in shapes(loss)
+    assert (2, 4, _T, _T) in _shapes_of_products(jax.grad(loss))
+    assert (2, 4, _T, _T) not in _shapes_of_products(_with_kernel(jax.grad(loss)))
+
+
+def test_an_attention_without_gradients_is_computed_by_the_kernel() -> None:
+    """As in inference, and in the passes of a step that only evaluate."""
+    _assert_close(_tril(_QUERY, _KEYS, _VALUE), _with_kernel(_tril)(_QUERY, _KEYS, _VALUE))
+    assert (2, 4, _T, _T) in _shapes_of_products(_tril)
+    assert (2, 4, _T, _T) not in _shapes_of_products(_with_kernel(_tril))
+
+
+def _with_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    return fused(function, memprof.FusedAttention(implementation="xla"))
+
+
+def _shapes_of_products(function: Callable[..., Any]) -> set[tuple[int, ...]]:
+    pending = [jax.make_jaxpr(function)(_QUERY, _KEYS, _VALUE).jaxpr]
+    found: set[tuple[int, ...]] = set()
+    while pending:
+        for equation in pending.pop().eqns:
+            if equation.primitive.name == "dot_general":
+                found.update(tuple(var.aval.shape) for var in equation.outvars)
+            pending.extend(core.jaxprs_in_params(equation.params))
+    return found

@@ -100,8 +100,8 @@ def _in_chunks(function: Callable[..., Any], *args: Any, has_aux: bool = False) 
     """What was found; values and gradients before and after."""
     differentiated = jax.value_and_grad(function, tuple(range(len(args))), has_aux=has_aux)
     before = jax.jit(differentiated)(*args)
-    with chunked(InChunks(loss=4, attention=4)) as found:
-        after = jax.jit(differentiated)(*args)
+    found: list[Region] = []
+    after = jax.jit(chunked(differentiated, InChunks(loss=4, attention=4), found))(*args)
     return found, before, after
 
 
@@ -167,20 +167,81 @@ def test_logits_that_are_a_result_stay_whole() -> None:
 def test_the_large_arrays_exist_for_a_chunk_alone() -> None:
     """Of 21 rows in 4 chunks there are 6 at a time; no array of the backward pass has all logits."""
 
-    def shapes(function: Callable[..., Any]) -> set[tuple[int, ...]]:
-        text = jax.make_jaxpr(jax.grad(function))(_HIDDEN, _HEAD)
-        found: set[tuple[int, ...]] = set()
-        pending = [text.jaxpr]
-        while pending:
-            for equation in pending.pop().eqns:
-                found.update(tuple(var.aval.shape) for var in equation.outvars)
-                pending.extend(core.jaxprs_in_params(equation.params))
-        return found
-
-    assert (2, 21, _CLASSES) in shapes(_integer_labels)
-    with chunked(InChunks(loss=4)):
-        large = {shape for shape in shapes(_integer_labels) if _CLASSES in shape and len(shape) == 3}
+    gradient = jax.grad(_integer_labels)
+    assert (2, 21, _CLASSES) in _shapes(gradient)
+    large = {shape for shape in _shapes(chunked(gradient, InChunks(loss=4))) if _CLASSES in shape and len(shape) == 3}
     assert large == {(2, 6, _CLASSES), (2, 3, _CLASSES)}
+
+
+def _shapes(function: Callable[..., Any]) -> set[tuple[int, ...]]:
+    """The shapes of all values that a function of hidden states and the head makes."""
+    found: set[tuple[int, ...]] = set()
+    pending = [jax.make_jaxpr(function)(_HIDDEN, _HEAD).jaxpr]
+    while pending:
+        for equation in pending.pop().eqns:
+            found.update(tuple(var.aval.shape) for var in equation.outvars)
+            pending.extend(core.jaxprs_in_params(equation.params))
+    return found
+
+
+def _evaluated(x: Any, head: Any) -> Any:
+    return _integer_labels(x, head)
+
+
+def _evaluated_in_a_loop(x: Any, head: Any) -> Any:
+    return jax.lax.map(lambda scale: _integer_labels(scale * x, head), jnp.arange(3.0)).sum()
+
+
+def _evaluated_under_a_checkpoint(x: Any, head: Any) -> Any:
+    return jax.checkpoint(jax.jit(_integer_labels))(x, head)
+
+
+def _old_and_new_policy(x: Any, head: Any) -> Any:
+    """The losses of the old policy are computed before the gradient, as in PPO and GRPO."""
+    old = _integer_labels(x, head)
+    return jax.grad(lambda new: (_integer_labels(x, new) - old) ** 2)(head)
+
+
+def _minibatches(x: Any, head: Any) -> Any:
+    """Each iteration of the loop evaluates, and differentiates."""
+
+    def update(head: Any, scale: Any) -> Any:
+        old = _integer_labels(scale * x, head)
+        return head - jax.grad(lambda new: (_integer_labels(x, new) - old) ** 2)(head), old
+
+    return jax.lax.scan(update, head, jnp.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    ("step", "num_losses"),
+    [
+        (_evaluated, 1),
+        (_evaluated_in_a_loop, 1),
+        (_evaluated_under_a_checkpoint, 1),
+        (_old_and_new_policy, 2),
+        (_minibatches, 2),
+    ],
+)
+def test_a_loss_without_gradients_is_computed_in_chunks(step: Callable[..., Any], num_losses: int) -> None:
+    found: list[Region] = []
+    changed = chunked(step, InChunks(loss=4), found)
+    assert _CLASSES * 42 in {np.prod(shape) for shape in _shapes(step)}
+    assert _CLASSES * 42 not in {np.prod(shape) for shape in _shapes(changed)}
+    assert [each.kind for each in found] == [Kind.LOSS] * num_losses
+    _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+
+
+def test_a_loss_of_which_a_part_is_differentiated_stays() -> None:
+    """The teacher's logits are made outside of the gradient that reads them."""
+
+    def distilled(x: Any, head: Any) -> Any:
+        teacher = jax.nn.softmax(2 * x @ head)
+        return jax.grad(lambda head: (x @ head * teacher).sum())(head)
+
+    found: list[Region] = []
+    changed = chunked(distilled, InChunks(loss=4), found)
+    _assert_close(distilled(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+    assert not found
 
 
 def test_a_step_keeps_its_jit() -> None:

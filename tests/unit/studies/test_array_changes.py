@@ -262,7 +262,9 @@ class TestAttentionKernels:
     @pytest.fixture(autouse=True)
     def _without_cudnn(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Attentions are looked for with a kernel that JAX traces without cuDNN."""
-        monkeypatch.setattr(attention, "fused", lambda rewrite: fused(replace(rewrite, implementation="xla")))
+        monkeypatch.setattr(
+            attention, "fused", lambda fn, rewrite, found: fused(fn, replace(rewrite, implementation="xla"), found)
+        )
 
     def _step(self, fn: Any = attending, *, dtype: Any = jnp.bfloat16, **fields: Any) -> Step:
         params = [_struct(64, 192, dtype=dtype)] * 2

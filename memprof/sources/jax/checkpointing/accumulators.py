@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.apply import reevaluated
 from memprof.sources.jax.checkpointing.evaluation import as_function, evaluated, without_jits
+from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 from memprof.sources.jax.tracing import jit_adapter
 
 _ADDITIONS = frozenset({"add", "add_any"})

@@ -8,7 +8,7 @@ changed step raise `MemprofError` if a framework has jitted it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,11 @@ from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.errors import MemprofError
-from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_calls, without_jits
+from memprof.sources.jax.checkpointing.evaluation import Flat, as_function, without_calls
 from memprof.sources.jax.checkpointing.inserted import with_checkpoints
 from memprof.sources.jax.checkpointing.policies import Policy
 from memprof.sources.jax.tracing import jit_adapter
-from memprof.sources.jax.tracing.jitting import is_array, is_array_like
+from memprof.sources.jax.tracing.jitting import is_array_like
 
 _ARRAY = object()
 
@@ -182,39 +182,3 @@ def rejitted(
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
     changed = change(inner)
     return changed if inner is step else jit_adapter.jitted_as(step, changed)
-
-
-def reevaluated(
-    step: Callable[..., Any],
-    evaluate: Callable[[core.ClosedJaxpr, Sequence[Any]], list[Any]],
-    *,
-    is_leaf: Callable[[Any], bool] | None = None,
-    whole: Callable[[Any], Any] = lambda leaf: leaf,
-) -> Callable[..., Any]:
-    """Return a step whose jaxpr is evaluated in another way, jitted with the step's own options.
-
-    Args:
-        evaluate: computes the results from the step's jaxpr without jits, and its arrays.
-        is_leaf: whether a part of the arguments stands for one array.
-        whole: returns that array.
-    """
-
-    def change(inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_leaf)
-            arrays = [whole(leaf) for leaf in leaves]
-            places = [place for place, leaf in enumerate(arrays) if is_array(leaf)]
-
-            def run(*given: Any) -> Any:
-                every = dict(enumerate(arrays)) | dict(zip(places, given, strict=True))
-                args, kwargs = jax.tree.unflatten(structure, every.values())
-                return inner(*args, **kwargs)
-
-            results = Results(run)
-            closed = without_jits(jax.make_jaxpr(results.arrays)(*[arrays[place] for place in places]))
-            return results.whole(evaluate(closed, [leaves[place] for place in places]))
-
-        return changed
-
-    return rejitted(step, change)

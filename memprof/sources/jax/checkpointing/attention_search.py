@@ -7,8 +7,7 @@ with other operations, such as dropout of its probabilities, is not found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
@@ -50,25 +49,26 @@ class _NotAttentionError(Exception):
     """The operations are not those of an attention."""
 
 
-@contextmanager
-def fused(how: FusedAttention) -> Iterator[list[Attention]]:
-    """Compute attentions with `jax.nn.dot_product_attention` in all functions differentiated within a `with` block.
+def fused(step: Callable[..., Any], how: FusedAttention, found: list[Attention] | None = None) -> Callable[..., Any]:
+    """Return a step that computes its attentions with `jax.nn.dot_product_attention`.
 
-    Yields:
-        The attentions that were found.
+    Args:
+        found: when the step is traced, its attentions are added to this list.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
     """
-    found: list[Attention] = []
 
     def find(jaxpr: core.Jaxpr, constants: Constants) -> list[Part]:
         own = find_attentions(jaxpr, constants)
-        found.extend(own)
+        if found is not None:
+            found.extend(own)
         return [Part(own=each.own, reads=each.reads, evaluate=partial(attend, each)) for each in own]
 
     def attend(attention: Attention, _: core.Jaxpr, known: dict[Any, Any]) -> None:
         known[attention.result.atom] = attention.attended(known, how.implementation)
 
-    with with_parts(find):
-        yield found
+    return with_parts(step, find)
 
 
 def find_attentions(jaxpr: core.Jaxpr, constants: Constants) -> list[Attention]:

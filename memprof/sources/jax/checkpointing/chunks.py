@@ -1,4 +1,4 @@
-"""Compute losses and attentions one chunk of rows at a time, in an unmodified function.
+"""Compute losses and attentions one chunk of rows at a time, in an unmodified step.
 
 Large arrays exist for one chunk at a time: a scan runs over the chunks, with `jax.checkpoint` around its body, so the
 backward pass recomputes each chunk.
@@ -6,8 +6,7 @@ backward pass recomputes each chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,19 +22,21 @@ from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
 
 
-@contextmanager
-def chunked(chunks: InChunks) -> Iterator[list[Region]]:
-    """Compute regions of all functions that are differentiated within a `with` block in chunks.
+def chunked(step: Callable[..., Any], chunks: InChunks, found: list[Region] | None = None) -> Callable[..., Any]:
+    """Return a step that computes regions in chunks.
 
-    Yields:
-        The regions that were found.
+    Args:
+        found: when the step is traced, its regions are added to this list.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
     """
     parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
-    found: list[Region] = []
 
     def find(jaxpr: core.Jaxpr, _: Constants) -> list[Part]:
         regions = [each for each in find_regions(jaxpr) if parts[each.kind] > 1]
-        found.extend(regions)
+        if found is not None:
+            found.extend(regions)
         return [
             Part(
                 own=each.own,
@@ -45,8 +46,7 @@ def chunked(chunks: InChunks) -> Iterator[list[Region]]:
             for each in regions
         ]
 
-    with with_parts(find):
-        yield found
+    return with_parts(step, find)
 
 
 def _evaluate_in_chunks(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_parts: int) -> None:

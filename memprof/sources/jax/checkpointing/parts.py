@@ -1,10 +1,9 @@
-"""Replace some equations of a function, including those within its scans and checkpoints."""
+"""Replace some equations of a step, including those within its scans and checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.apply import differentiated_as
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
+from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, scan_layout
 
 
@@ -35,61 +35,117 @@ class Part:
 Find = Callable[[core.Jaxpr, Constants], Sequence[Part]]
 
 
-@contextmanager
-def with_parts(find: Find) -> Iterator[None]:
-    """Replace the parts of all functions that are differentiated within a `with` block."""
-    with differentiated_as(lambda closed: _replaced_function(closed, find, Constants())):
-        yield
+def with_parts(step: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    """Return a step with its parts replaced, in the functions that it differentiates and outside of derivatives.
 
-
-def _replaced_function(closed: core.ClosedJaxpr, find: Find, constants: Constants, given: Sequence[Any] = ()) -> Flat:
-    """Return a function that evaluates a jaxpr with its parts replaced, including those of its scans and checkpoints.
-
-    Args:
-        given: the outer variables passed as its first inputs.
+    Raises:
+        MemprofError: a framework has jitted the step.
     """
-    closed = without_jits(closed)
-    jaxpr = closed.jaxpr
-    constants.add(closed, given)
-    parts = find(jaxpr, constants)
-    of_part = {number for part in parts for number in part.own}
-    first = {min(part.own): part for part in parts}
 
-    def evaluate(*args: Any) -> list[Any]:
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
-        pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_part]
-        while pending:  # the inputs of a part may be made after its first equation
-            deferred: list[int] = []
-            for number in pending:
-                part = first.get(number)
-                read = jaxpr.eqns[number].invars if part is None else part.reads
-                if any(isinstance(atom, core.Var) and atom not in known for atom in read):
-                    deferred.append(number)
-                elif part is None:
-                    _evaluate(jaxpr.eqns[number], known, find, constants)
-                else:
-                    part.evaluate(jaxpr, known)
-            assert len(deferred) < len(pending), "a part reads a value made from its own result"
-            pending = deferred
-        return [value_of(atom, known) for atom in jaxpr.outvars]
+    def evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        return _Replacement(_outside_derivatives(find), _is_in_derivative).function(closed)(*args)
 
-    return evaluate
+    def differentiated(closed: core.ClosedJaxpr) -> Flat:
+        return _Replacement(find).function(without_jits(closed))
+
+    return reevaluated(step, evaluate, around=lambda: differentiated_as(differentiated))
 
 
-def _evaluate(equation: Any, known: dict[Any, Any], find: Find, constants: Constants) -> None:
-    name, params = equation.primitive.name, equation.params
-    if name == "scan":
-        body = params["jaxpr"]
-        num_consts, _ = scan_layout(equation)
-        changed = jax.make_jaxpr(_replaced_function(body, find, constants, equation.invars[:num_consts]))(
-            *body.in_avals
-        )
-        bind(equation, known, {**params, "jaxpr": changed})
-    elif name in CHECKPOINTS:
-        inner = _replaced_function(core.ClosedJaxpr(params["jaxpr"], ()), find, constants, equation.invars)
-        again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
-        results = again(*[value_of(atom, known) for atom in equation.invars])
-        known.update(zip(equation.outvars, results, strict=True))
-    else:
-        bind(equation, known, params)
+def _outside_derivatives(find: Find) -> Find:
+    """Return a search of only those equations of a function that are not in a derivative."""
+
+    def found(jaxpr: core.Jaxpr, constants: Constants) -> list[Part]:
+        numbers = [number for number, each in enumerate(jaxpr.eqns) if not _is_in_derivative(each)]
+        inner = _with_equations(jaxpr, numbers)
+
+        def outer(part: Part) -> Part:
+            own = frozenset(numbers[number] for number in part.own)
+            return replace(part, own=own, evaluate=lambda _, known: part.evaluate(inner, known))
+
+        return [outer(part) for part in find(inner, constants)]
+
+    return found
+
+
+def _with_equations(jaxpr: core.Jaxpr, numbers: Sequence[int]) -> core.Jaxpr:
+    """Return a function of some of the equations. Its results are the variables that are read elsewhere."""
+    kept = {*numbers}
+    own = [jaxpr.eqns[number] for number in numbers]
+    others = [each for number, each in enumerate(jaxpr.eqns) if number not in kept]
+    read = {atom for each in others for atom in each.invars if isinstance(atom, core.Var)}
+    read.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+    made_elsewhere = [var for each in others for var in each.outvars]
+    return jaxpr.replace(
+        invars=[*jaxpr.invars, *made_elsewhere],
+        outvars=[var for each in own for var in each.outvars if var in read],
+        eqns=own,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+
+
+def _is_in_derivative(equation: Any) -> bool:
+    """Whether an equation belongs to a derivative, by its name: `jvp(Net)/dot_general`, `transpose(jvp(Net))/mul`."""
+    return "jvp(" in str(equation.source_info.name_stack)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """Replaces the parts of functions.
+
+    Attributes:
+        is_left: whether an equation stays unchanged, with the functions within it.
+    """
+
+    find: Find
+    is_left: Callable[[Any], bool] = lambda equation: False
+    constants: Constants = field(default_factory=Constants)
+
+    def function(self, closed: core.ClosedJaxpr, given: Sequence[Any] = ()) -> Flat:
+        """Return a function without jits with its parts replaced, including those of its scans and checkpoints.
+
+        Args:
+            given: the outer variables passed as its first inputs.
+        """
+        jaxpr = closed.jaxpr
+        self.constants.add(closed, given)
+        parts = self.find(jaxpr, self.constants)
+        of_part = {number for part in parts for number in part.own}
+        first = {min(part.own): part for part in parts}
+
+        def evaluate(*args: Any) -> list[Any]:
+            known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+            known.update(zip(jaxpr.invars, args, strict=True))
+            pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_part]
+            while pending:  # the inputs of a part may be made after its first equation
+                deferred: list[int] = []
+                for number in pending:
+                    part = first.get(number)
+                    read = jaxpr.eqns[number].invars if part is None else part.reads
+                    if any(isinstance(atom, core.Var) and atom not in known for atom in read):
+                        deferred.append(number)
+                    elif part is None:
+                        self._evaluate(jaxpr.eqns[number], known)
+                    else:
+                        part.evaluate(jaxpr, known)
+                assert len(deferred) < len(pending), "a part reads a value made from its own result"
+                pending = deferred
+            return [value_of(atom, known) for atom in jaxpr.outvars]
+
+        return evaluate
+
+    def _evaluate(self, equation: Any, known: dict[Any, Any]) -> None:
+        name, params = equation.primitive.name, equation.params
+        if self.is_left(equation):
+            bind(equation, known, params)
+        elif name == "scan":
+            body = without_jits(params["jaxpr"])
+            num_consts, _ = scan_layout(equation)
+            changed = jax.make_jaxpr(self.function(body, equation.invars[:num_consts]))(*body.in_avals)
+            bind(equation, known, {**params, "jaxpr": changed})
+        elif name in CHECKPOINTS:
+            inner = self.function(without_jits(core.ClosedJaxpr(params["jaxpr"], ())), equation.invars)
+            again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
+            results = again(*[value_of(atom, known) for atom in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        else:
+            bind(equation, known, params)

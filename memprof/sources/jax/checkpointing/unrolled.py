@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.apply import reevaluated
 from memprof.sources.jax.checkpointing.evaluation import as_function, bind, value_of, without_jits
+from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import is_array
 

@@ -94,8 +94,11 @@ def bound_places(name: str, function: Any, *, globals_of: Any = None) -> Bound |
 
 
 @contextmanager
-def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
+def pasted(code: str, bound: Sequence[Bound], **more: Any) -> Iterator[dict[str, Any]]:
     """Execute code, and put the values that it assigns in the old values' places within a `with` block.
+
+    Args:
+        more: names that the code uses but does not assign.
 
     Yields:
         The names that the code can use, and the names that it assigned.
@@ -104,7 +107,7 @@ def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
         MemprofError: the code assigns nothing to one of these names.
         Exception: whatever the code raises.
     """
-    names: dict[str, Any] = {each.name: each.value for each in bound}
+    names: dict[str, Any] = more | {each.name: each.value for each in bound}
     methods = [(each.value, each.method, each.value.__dict__[each.method]) for each in bound if each.method]
     try:
         exec(compile(code, "<advice>", "exec"), names)
