@@ -12,11 +12,15 @@ _HELD_BY_TRAINING = frozenset(
 )
 
 
+def has_backward_pass(report: Report) -> bool:
+    """Whether a step differentiates in reverse mode."""
+    return any(each.phase is Phase.BACKWARD for each in report.program.operations)
+
+
 def is_inference(report: Report) -> bool:
     """Whether a step trains nothing: it has no backward pass, and a cache or no memory that belongs to training."""
-    phases = {each.phase for each in report.program.operations}
-    if Phase.BACKWARD in phases:
+    if has_backward_pass(report):
         return False
     if report.categories[Category.KV_CACHE]:
         return True
-    return bool(phases) and not any(report.categories[category] for category in _HELD_BY_TRAINING)
+    return bool(report.program.operations) and not any(report.categories[category] for category in _HELD_BY_TRAINING)

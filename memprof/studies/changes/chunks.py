@@ -8,6 +8,7 @@ from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 from memprof.sources.jax.compile import traced_jaxpr
+from memprof.studies.advice.step_kind import has_backward_pass
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
 from memprof.workloads.intents import Aim, Intent
@@ -47,7 +48,9 @@ def in_chunks(step: Step) -> Iterator[Change]:
             intent=Intent(aim=aim, num_parts=num_parts),
             what=what.format(num_parts),
             evidence=_evidence(regions, kind),
-            cost="recomputes their matrix products of the forward pass, in a loop",
+            cost="recomputes their matrix products of the forward pass, in a loop"
+            if has_backward_pass(step.report)
+            else "computes them in a loop",
             code=code,
             spec=step_of_code(step.spec, code),
             rewrite=rewrite,

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from report_builder import H100
 
 from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
@@ -57,7 +58,10 @@ def _step(
     params = {"embed": jax.ShapeDtypeStruct((vocabulary, 16), jnp.float32), "layers": weights}
     spec = StepSpec(step, (params, jax.ShapeDtypeStruct((batch, 201), jnp.int32)))
     known: Any = SimpleNamespace(
-        program=SimpleNamespace(loops=[SimpleNamespace(trip_count=count) for count in trip_counts]),
+        program=SimpleNamespace(
+            loops=[SimpleNamespace(trip_count=count) for count in trip_counts],
+            operations=[SimpleNamespace(phase=Phase.BACKWARD)],
+        ),
         unpressed=SimpleNamespace(footprint_bytes=footprint_bytes),
     )
     return Step(**{"spec": spec, "target": H100, "report": known, "advice": (), **fields})
@@ -109,6 +113,15 @@ def test_what_is_half_a_percent_of_the_footprint_is_worth_a_compile(
 ) -> None:
     made = _step(footprint_bytes=footprint_bytes, trip_counts=trip_counts)
     assert [change.rule for change in in_chunks(made)] == rules
+
+
+def test_a_step_without_gradients_recomputes_nothing() -> None:
+    made = _step()
+    made.report.program.operations.clear()
+    evaluated = replace(made, spec=replace(made.spec, fn=loss))
+    of_loss, of_attention = in_chunks(evaluated)
+    assert of_loss.cost == of_attention.cost == "computes them in a loop"
+    assert _lengths(of_loss) == _lengths(of_attention) == {8}
 
 
 def test_the_least_size_is_that_for_one_turn() -> None:
