@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memprof.errors import MemprofError
+from memprof.errors import Interrupted, MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest
 from memprof.profiler_cli.console import row_stages, say, stages
@@ -18,6 +18,8 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
     from memprof.sources.jax.targets.resolve import AskedTarget
@@ -73,9 +75,21 @@ def advise(
     judged_by = options.chosen_pool(pool)
     of_step = what is not None and _names_step(what)
     if what is not None and of_step:
-        report, advice = compiled_advice(
-            step.subject(what, arguments), "+".join(technique), device.resolved(), TO_THE_PLAN, judged_by
-        )
+        so_far: list[tuple[Report, tuple[Advice, ...]]] = []
+        try:
+            report, advice = compiled_advice(
+                step.subject(what, arguments),
+                "+".join(technique),
+                device.resolved(),
+                TO_THE_PLAN,
+                judged_by,
+                interrupted=lambda *found: so_far.append(found),
+            )
+        except Interrupted:
+            for report, advice in so_far if output is None else ():
+                print_document(advice_document(report, advice, of_step=True), advice_list_json(report, advice), show)
+                say("some changes were not compiled; the same command begins where this one ended")
+            raise
     else:
         report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)
         if report.framework != "jax":
@@ -93,7 +107,13 @@ def _names_step(what: str) -> bool:
 
 
 def compiled_advice(
-    subject: Subject, techniques: str, target: AskedTarget, settings: CompileSettings, pool: PoolSettings | None
+    subject: Subject,
+    techniques: str,
+    target: AskedTarget,
+    settings: CompileSettings,
+    pool: PoolSettings | None,
+    *,
+    interrupted: Callable[[Report, tuple[Advice, ...]], None] = lambda report, advice: None,
 ) -> tuple[Report, tuple[Advice, ...]]:
     """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
     from memprof.sources.jax.hints import as_workload_error
@@ -127,6 +147,7 @@ def compiled_advice(
                 with_technique=with_technique if takes_techniques else None,
                 is_built_in=subject.is_built_in,
                 warn=say,
+                interrupted=interrupted,
             ),
         )
         return found

@@ -78,6 +78,19 @@ def test_an_interrupted_search_leaves_nothing(memprof, start, verb):
     assert_nothing_left(memprof)
 
 
+def test_an_interrupted_search_for_advice_prints_what_was_compiled(memprof, start):
+    advise = ("advise", "transformer", "--preset", "tiny", "--set", "num_layers=2", "--target", "cpu")
+    running = start(*advise, MEMPROF_JOBS="1")
+    compiled = (line for line in running.stderr if ": done" in line)
+    next(compiled), next(compiled)  # the numbers of the first one are compared before the second one is waited for
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Possible changes" in stdout
+    assert stderr.endswith("; the same command begins where this one ended\nmemprof: interrupted.\n")
+    assert memprof.processes() == []
+
+
 SWALLOWING = """
 import pathlib, time
 try:

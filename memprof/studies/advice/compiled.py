@@ -63,6 +63,7 @@ def advise_step(
     with_technique: Callable[[str], StepSpec] | None = None,
     is_built_in: bool = False,
     warn: Callable[[str], None] = lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=3),
+    interrupted: Callable[[Report, tuple[Advice, ...]], None] = lambda report, advice: None,
 ) -> tuple[Report, tuple[Advice, ...]]:
     """Compile the unchanged step, then the step with each change that memprof can make to it.
 
@@ -76,6 +77,7 @@ def advise_step(
         pool: the settings of JAX's allocator for the verdict; None means those of the capture.
         with_technique, is_built_in: see `Step`.
         warn: called with a sentence for each change that could not be tried.
+        interrupted: called with the advice so far, which is stored, if an interruption ends the compiles.
 
     Raises:
         MemprofError, WorkloadError: see `capture_of`.
@@ -103,7 +105,17 @@ def advise_step(
         changes = _changes(step, labels, row, failures)
         num_jobs = num_at_a_time(settings, target)
         outcomes = compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
-        found = _advice_of(step, outcomes, failures)
+        compiled: list[Advice] = []
+        try:
+            for each in _compiled_advice(step, outcomes, failures):
+                compiled.append(each)
+        except BaseException:
+            if compiled:
+                keep_changes(report, compiled, is_complete=False)
+                interrupted(report, advise(report, compiled))
+            raise
+    keep_changes(report, compiled, is_complete=not failures)
+    found = tuple(replace(each, refusal=failures.get(each.rule, "")) for each in advise(report, compiled))
     advised = {each.rule for each in found}  # an estimate says itself why it is not compiled
     for name in (each for each in failures if each not in advised):
         warn(f"memprof could not try {name}: {failures[name]}")
@@ -129,18 +141,15 @@ def _changes(
             failures[family.__name__] = f"{type(error).__name__}: {first_line(error)}"
 
 
-def _advice_of(step: Step, outcomes: Iterable[Outcome], failures: dict[str, str]) -> tuple[Advice, ...]:
+def _compiled_advice(step: Step, outcomes: Iterable[Outcome], failures: dict[str, str]) -> Iterator[Advice]:
     check = MeaningCheck(step)
-    found: list[Advice] = []
     for outcome in outcomes:
         change = outcome.change
         if outcome.fresh is None:
             failures[change.rule] = outcome.refusal
-            continue
-        report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
-        found.append(_advice(step.report, change, report, check.of(change)))
-    keep_changes(step.report, found, is_complete=not failures)
-    return tuple(replace(each, refusal=failures.get(each.rule, "")) for each in advise(step.report, found))
+        else:
+            report = analyze(outcome.fresh.capture, outcome.fresh.decoded)
+            yield _advice(step.report, change, report, check.of(change))
 
 
 def _advice(before: Report, change: Change, after: Report, meaning: Meaning) -> Advice:
