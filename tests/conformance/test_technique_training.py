@@ -120,6 +120,7 @@ def stacked_if_needed(opt_state: Any) -> Any:
 @pytest.mark.with_one_jax
 @pytest.mark.parametrize("workload_name", WORKLOADS)
 @pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.slow_cases
 def test_it_lowers_the_loss_and_agrees_with_the_baseline(technique, workload_name):
     # One layer shows what is done to each; what takes their sequence, and combinations, have several.
     num_layers = None if technique.name == "scan" or technique.needs else 1

@@ -36,11 +36,13 @@ def test_a_checkpoint_of_tomorrow_recomputes_as_much():
 
 
 @pytest.mark.parametrize("step", ["own step", "transformer baseline"])
+@pytest.mark.slow
 def test_switches_that_leave_the_program_as_it_is_leave_the_report(step):
     changed = compiled(STEPS[step], [name for name in upcoming_switches() if name not in _OTHER_PROGRAMS])
     assert outcome(without_switches(step), changed) is Outcome.EQUAL
 
 
+@pytest.mark.slow
 def test_scans_of_tomorrow_are_refused_by_jax_or_reported_alike():
     changed = compiled(STEPS["transformer remat+scan"], ["jax_scan3"])
     assert outcome(without_switches("transformer remat+scan"), changed) is not Outcome.DIFFERS

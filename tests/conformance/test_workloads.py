@@ -61,6 +61,7 @@ def test_each_field_can_be_set_to_its_own_value_as_text(workload, preset):
 
 
 @pytest.mark.parametrize(("workload", "preset"), TRAINED_PRESETS)
+@pytest.mark.slow_cases
 def test_a_preset_is_built_of_shapes_alone_and_every_argument_byte_has_its_role(workload, preset):
     # Each layer is traced, and the third is like the second.
     layers = ("num_layers=2",) if hasattr(workload.presets[preset], "num_layers") else ()

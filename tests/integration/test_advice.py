@@ -108,6 +108,7 @@ def test_a_followed_recipe_saves_what_is_said(reports: Reports, name: str, rule:
 
 
 @pytest.mark.parametrize(("name", "rule"), FOLLOWED)
+@pytest.mark.slow_cases
 def test_a_followed_recipe_leaves_little_more_to_say(reports: Reports, name: str, rule: str) -> None:
     before, after = (
         sum(advice.saving_bytes for advice in advise(report) if advice.rule == rule)

@@ -116,6 +116,7 @@ def place_of_each_buffer(capture) -> tuple[dict, dict]:
     return places, by_name
 
 
+@pytest.mark.slow_cases
 def test_the_peak_is_the_same(compiler, step, viewed):
     report = compiler.report(step)
     assert in_bytes(viewed["peakHeapMib"]) == report.live_peak_bytes

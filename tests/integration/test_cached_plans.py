@@ -61,6 +61,7 @@ def test_the_api_starts_no_process_for_a_plan_that_it_has(monkeypatch: pytest.Mo
     assert PlanCache.of_user().usage().num_plans == 1
 
 
+@pytest.mark.slow
 def test_of_two_equal_commands_at_one_moment_one_compiles(start: Any, tmp_path: Path) -> None:
     commands = [start("run", *STEP, "--format", "json", "--no-save") for _ in range(2)]
     answers = [json.loads(command.communicate(timeout=120)[0]) for command in commands]

@@ -25,6 +25,7 @@ def compare(memprof: Command, changed: frozenset[str] = frozenset(), **environme
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_every_changed_input_changes_its_row_and_an_unrelated_variable_does_not(memprof: Command) -> None:
     assert len(KINDS) >= 25
     files = memprof.folder / "rows"

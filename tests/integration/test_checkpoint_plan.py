@@ -222,6 +222,7 @@ def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_the_turns_of_a_scan_have_two_policies_where_one_leaves_a_part_of_the_budget() -> None:
     """A layer has one array to keep, of 512 KiB: with one policy for 16 layers all are kept, or none."""
 
@@ -316,6 +317,7 @@ args = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 36, jax.ShapeDtypeStruct(
 
 
 @pytest.mark.with_one_jax  # for a CPU, the XLA of jax 0.10 computes nothing twice
+@pytest.mark.slow
 def test_deep_layers_are_planned_in_groups() -> None:
     """36 layers pass on 1 MiB each. In groups of 6 they keep 6, and 6 of one group."""
     names: dict[str, Any] = {}

@@ -326,6 +326,7 @@ def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     ("rule", "place"), [("narrow_optimizer_state", "# after optimizer"), ("donate_state", "# after step")]
 )
+@pytest.mark.slow_cases
 def test_code_for_a_name_within_a_function_runs_there(tmp_path: Path, rule: str, place: str) -> None:
     own = _names(_INSIDE, tmp_path, "inside")
     each = _compiled(package.advise(own["step"], *own["args"], target="cpu"))[rule]
@@ -411,6 +412,7 @@ args = {"first": S((16, 4096), jnp.float32), "last": S((4096, 8), jnp.float32)},
 """
 
 
+@pytest.mark.slow
 def test_a_contrastive_loss_is_advised_in_chunks_of_examples(tmp_path: Path) -> None:
     """Each example is compared with all others, so that gradients cannot be accumulated over minibatches."""
     own = _names(_CONTRASTIVE, tmp_path, "contrastive")
@@ -439,6 +441,7 @@ def test_a_contrastive_loss_is_advised_in_chunks_of_examples(tmp_path: Path) -> 
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_short_scan_is_not_advised_in_groups(tmp_path: Path) -> None:
     own = _names(_WAVES.replace("LENGTH", "63"), tmp_path, "few_waves")
     assert "recompute_in_groups" not in {each.rule for each in package.advise(own["step"], *own["args"], target="cpu")}

@@ -136,6 +136,7 @@ def test_less_than_a_thousandth_is_unattributed(compiler, step):
     assert report.categories[Category.UNATTRIBUTED] < report.footprint_bytes / 1000
 
 
+@pytest.mark.slow
 def test_what_waits_on_the_host_is_no_part_of_the_live_peak(compiler):
     """Where the host holds more temporaries than the device, the compiler's peak is that of the host's."""
     step = Step(

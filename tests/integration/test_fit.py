@@ -49,6 +49,7 @@ def test_the_answer_is_exact_and_steps_by_valid_multiples(memprof: Command) -> N
     assert len(captures) == found["num_compiles"]  # every compile is kept
 
 
+@pytest.mark.slow
 def test_a_parameter_of_a_users_function_is_varied(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(USER_STEP)
     found = _fit(memprof, "fit", "train.py", "--vary", "batch", "--target", "cpu", "--memory", "100KiB", "--no-save")
@@ -63,6 +64,7 @@ def test_a_parameter_of_a_users_function_is_varied(memprof: Command) -> None:
     ("field", "fragment"),
     [("name", "name of train:step_spec is 'a', not a whole number"), ("btach", "(did you mean 'batch'?)")],
 )
+@pytest.mark.slow_cases
 def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
     memprof: Command, field: str, fragment: str
 ) -> None:

@@ -132,6 +132,7 @@ step_spec = memprof.StepSpec(step, (jnp.ones(3),))
 """
 
 
+@pytest.mark.slow
 def test_an_interruption_that_python_drops_is_repeated(memprof, start):
     """Python drops an exception that is raised while an object is deleted; tracing deletes many."""
     (memprof.folder / "train.py").write_text(DROPPING)
@@ -165,6 +166,7 @@ def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, mom
     assert_nothing_left(memprof)
 
 
+@pytest.mark.slow
 def test_what_is_left_when_all_are_killed_goes_with_the_next_command(memprof, start):
     running = start(*LONG)
     wait_until(lambda: is_starting(memprof))
@@ -179,6 +181,7 @@ def test_what_is_left_when_all_are_killed_goes_with_the_next_command(memprof, st
     assert_nothing_left(memprof)
 
 
+@pytest.mark.slow
 def test_when_the_compiler_crashes_its_last_lines_are_shown(memprof, start):
     running = start(*LONG, PYTHONFAULTHANDLER="1")
     wait_until(lambda: is_compiling(memprof))
@@ -203,6 +206,7 @@ def test_when_the_compiler_is_killed_there_is_one_sentence(memprof, start):
     assert_nothing_left(memprof)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_an_old_capture_alone(memprof, start):
     path = memprof.folder / "old.memprof"
     path.write_text("old")

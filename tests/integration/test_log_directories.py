@@ -57,6 +57,7 @@ def step(request) -> Step:
     return request.param
 
 
+@pytest.mark.slow_cases
 def test_a_program_that_never_ran_has_our_peak_in_xprof(compiler, step, tmp_path):
     session = write_compiled_session(compiler.capture(step), tmp_path, name="run")
     assert session == tmp_path / "plugins" / "profile" / "run"
@@ -147,6 +148,7 @@ class TestTracedSteps:
         assert 0 < plain < sum(measured["step_seconds"]) * (os.cpu_count() or 1)
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
     steps = ("mlp", "--preset", "tiny", "--target", "cpu", "--steps", "1000000")
     running = start("trace", *steps, "--logdir", "logs", **memprof.run_before_start(TELLING_OF_ITS_STEP))
@@ -158,6 +160,7 @@ def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
     assert memprof.processes() == memprof.left_behind() == []
 
 
+@pytest.mark.slow
 def test_show_of_a_measured_capture_has_the_same_peak(memprof):
     ended = memprof("run", "mlp", "--preset", "tiny", "--steps", "1", "--target", "cpu", "-o", "m.memprof")
     assert ended.returncode == 0, ended.stderr

@@ -138,6 +138,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_requests_are_queued_and_end_with_the_server(memprof: Command) -> None:
     (memprof.folder / "slow.py").write_text(SLOW)
     most = len(os.sched_getaffinity(0))

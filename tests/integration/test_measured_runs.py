@@ -84,6 +84,7 @@ def test_a_step_trains_and_is_measured_with_the_same_losses_each_time(memprof):
     assert json.loads(again.stdout)["measured"]["losses"] == measured["losses"][:4]
 
 
+@pytest.mark.slow
 def test_the_device_that_is_here_is_taken_without_a_target(memprof):
     ended = memprof("run", "mlp", "--preset", "tiny", "--steps", "1", "--no-save", "--format", "json")
     assert ended.returncode == 0, ended.stderr
@@ -180,6 +181,7 @@ def test_a_running_step_ends_with_its_command(memprof, start, number, exit_code)
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_child_that_is_killed_while_it_writes_leaves_no_capture(memprof):
     """It dies in the middle of what it hands over: half of that is written."""
     environment = memprof.run_before_start(DYING_WHILE_WRITING)

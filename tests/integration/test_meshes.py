@@ -93,6 +93,7 @@ def arguments(way: Sharded, mesh: Mesh) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", WAYS)
+@pytest.mark.slow_cases
 def test_each_device_holds_what_the_shardings_say_and_the_totals_are_jaxs_own(name: str) -> None:
     way = WAYS[name]
     mesh = memprof.mesh("h100-80gb", way.axes)

@@ -58,6 +58,7 @@ def state_arguments(report) -> list:
 
 
 @pytest.mark.parametrize(("name", "step"), STEPS)
+@pytest.mark.slow_cases
 def test_the_state_is_the_optimizers_own_pytree_to_the_byte(name, step, compiler):
     """What the update never reads is no argument of the program (adafactor's placeholders): it is listed as unused."""
     report = compiler.report(step)

@@ -107,6 +107,7 @@ def written() -> ScriptRows:
         ("on host cpus", "on host abstract"),
     ],
 )
+@pytest.mark.slow
 def test_however_the_mesh_is_named_it_is_the_same_program(written: ScriptRows, way: str, others: str) -> None:
     for other in others.split(", "):
         assert written[other] == written[way], other

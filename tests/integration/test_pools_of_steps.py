@@ -34,6 +34,7 @@ def spec():
         ("true", [], "0"),
     ],
 )
+@pytest.mark.slow_cases
 def test_a_step_runs_in_the_pool_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, arguments: list[str], preallocates: str
 ) -> None:

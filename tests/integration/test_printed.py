@@ -54,6 +54,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", _pages_with("python"), ids=name_of)
+@pytest.mark.slow_cases
 def test_the_python_blocks_of_a_page_run_in_order(page: Path, scripts: Path) -> None:
     if "import torch" in page.read_text(encoding="utf-8"):
         pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -249,6 +249,7 @@ class TestAsyncCase(unittest.IsolatedAsyncioTestCase):
 """
 
 
+@pytest.mark.slow
 def test_no_way_to_put_a_limit_on_a_test_passes_unseen(pytester: pytest.Pytester) -> None:
     done = _run(pytester, BROKEN, "-W", "ignore::pytest.PytestUnknownMarkWarning", strict=False)
     num_inherited = 4

@@ -62,6 +62,7 @@ def losses_on_one_device(num_steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_a_step_on_the_devices_of_one_process_is_measured_on_each(memprof: Command) -> None:
     done = memprof("run", EXAMPLE, *SMALL, "--steps", "3", "--format", "json", XLA_FLAGS=flags(8))
     assert done.returncode == 0, done.stderr

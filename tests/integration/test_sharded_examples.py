@@ -51,6 +51,7 @@ def check(profile: Profile, *, num_weights: int, num_counters: int, batch_share:
     ("name", "num_counters", "batch_share"),
     [("sharded_flax_linen", 1, 4), ("sharded_flax_nnx", 2, 4), ("sharded_by_hand", 1, 8), ("sharded_explicit", 1, 4)],
 )
+@pytest.mark.slow_cases
 def test_each_device_holds_its_share(name: str, num_counters: int, batch_share: int) -> None:
     spec = small(name)
     profile = profile_spec(spec)

@@ -140,6 +140,7 @@ def rows() -> ScriptRows:
 
 
 @pytest.mark.parametrize("name", LINES)
+@pytest.mark.slow
 def test_the_lines_that_show_how_to_divide_something_run_and_divide_it(name: str, rows: ScriptRows) -> None:
     assert rows[name] is True
 

@@ -83,6 +83,7 @@ def rows() -> ScriptRows:
 
 
 @pytest.mark.parametrize("name", ["pipeline", "experts"])
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_one_device(name: str, rows: ScriptRows) -> None:
     assert rows[name]["distance"] < 1e-4
 

@@ -36,6 +36,7 @@ def _run(command: Command, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("target", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+@pytest.mark.slow_cases
 def test_every_byte_of_a_small_transformer_is_explained(command: Command, target: str) -> None:
     report = _run(command, "transformer", "--preset", "tiny", "--target", target)
     # The live peak, the memory spaces and the totals have been compared with XLA's before there is a report.

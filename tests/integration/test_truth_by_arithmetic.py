@@ -68,6 +68,7 @@ def num_transformer_params(config) -> int:
 
 
 @pytest.mark.parametrize("step", [TRANSFORMER, SIZED, GPT2], ids=str)
+@pytest.mark.slow_cases
 def test_the_number_of_parameters_of_a_transformer(compiler, step):
     expected = num_transformer_params(choices_of(step).config)
     assert compiler.report(step).num_params == expected
@@ -120,6 +121,7 @@ def test_the_batch_has_the_bytes_of_its_shapes(compiler, step):
     [(step, with_techniques(step, "donate")) for step in (MLP, TRANSFORMER, on_cpu(MLP), on_cpu(TRANSFORMER))],
     ids=str,
 )
+@pytest.mark.slow_cases
 def test_not_donating_costs_exactly_the_new_state(compiler, plain, donated):
     state = build_trainer(choices_of(plain)).abstract_state()
     state_bytes, num_results = size_bytes(state), len(jax.tree.leaves(state)) + 4
@@ -147,6 +149,7 @@ def test_not_donating_costs_exactly_the_new_state(compiler, plain, donated):
     ],
     ids=str,
 )
+@pytest.mark.slow_cases
 def test_twice_the_batch_is_twice_the_batch_and_nothing_of_the_state(compiler, once, twice):
     one, two = compiler.report(once).categories, compiler.report(twice).categories
     assert two[Category.BATCH] == 2 * one[Category.BATCH]

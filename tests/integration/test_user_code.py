@@ -152,6 +152,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     ],
 )
 @pytest.mark.with_one_jax
+@pytest.mark.slow_cases
 def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
     command: Command, name: str, code: int, sentence: str, line: str | None
 ) -> None:
@@ -205,6 +206,7 @@ _OTHER_DUMPS = (
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_is_left(command: Command) -> None:
     (command.folder / "bad.py").write_text(_BAD_NEIGHBOUR, encoding="utf-8")
     done = command("run", "bad.py", "--target", "cpu", "-o", "bad.memprof", XLA_FLAGS=_OTHER_DUMPS)
@@ -224,6 +226,7 @@ def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> None:
     flags = "--xla_gpu_autotune_level=high"
     done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS=flags)
@@ -313,6 +316,7 @@ def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     returncode, _, stderr = _run(command, "code.py:endless", "--timeout", "4")
     assert returncode == 3
@@ -334,6 +338,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
         (("mlp", "extra"), "mlp takes no arguments, but got extra"),
     ],
 )
+@pytest.mark.slow_cases
 def test_what_does_not_apply_is_said(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
     returncode, _, stderr = _run(command, *arguments)
     assert returncode == 2

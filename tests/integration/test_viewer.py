@@ -99,6 +99,7 @@ def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, bro
     wait_until(lambda: not memprof.processes(), seconds=60)
 
 
+@pytest.mark.slow
 def test_no_viewer_outlives_a_killed_command(memprof, start):
     running = start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--logdir", "logs", "--view")
     viewer_address(running)

@@ -127,6 +127,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comple
     return ended, command.folder
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_without_memprof(watched: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     ended, _ = watched
     assert ended.returncode == 3, ended.stderr

@@ -105,6 +105,7 @@ def _run(program: tuple[str, ...], name: str, parent: Path) -> tuple[int, str, s
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_loop_that_swallows_every_error_is_ended_at_its_training_step(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(_LOOP)
     ended = memprof("watch", "--target", "h100-80gb", "--format", "json", "--fail-if-not-fits", "train.py")
@@ -165,6 +166,7 @@ def test_a_script_does_not_outlive_a_killed_memprof(memprof: Command) -> None:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_script_without_room_for_temporary_files_trains_to_its_end(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(SCRIPTS["no file may grow"].code)
     ended = memprof("watch", "--format", "json", "-o", "job.json", "train.py", JAX_PLATFORMS="cpu")

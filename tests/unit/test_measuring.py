@@ -57,6 +57,7 @@ def test_it_is_there_when_the_block_fails() -> None:
     assert len(measured.devices) == 1
 
 
+@pytest.mark.slow
 def test_arrays_that_stay_are_named_with_what_holds_them() -> None:
     import jax.numpy as jnp
 

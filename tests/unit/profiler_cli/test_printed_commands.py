@@ -86,6 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.slow_cases
 def test_each_command_does_what_the_page_says(page: Path, run: PrintedCommands) -> None:
     failed = []
     for command in filter(is_run, commands(page)):

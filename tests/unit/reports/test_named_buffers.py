@@ -37,6 +37,7 @@ def _printed(report: Report) -> set[str]:
 
 
 @pytest.mark.parametrize("name", list(REPORTS))
+@pytest.mark.slow_cases
 def test_every_name_in_the_tables_finds_buffers(name: str) -> None:
     report = REPORTS[name]()
     names = {text for text in _printed(report) if not text.endswith(_OF_NO_BUFFER)}

@@ -16,6 +16,8 @@ import memprof
 from memprof.sources.jax.checkpointing.attention_search import fused
 from memprof.sources.jax.checkpointing.attentions import Attention
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 _T = 24
 _QUERY, _KEYS, _VALUE = (normal(n, (2, _T, 4, 8), jnp.bfloat16) for n in range(3))
 _EARLIER = jnp.asarray(np.arange(_T)[:, None] >= np.arange(_T))

@@ -18,6 +18,8 @@ from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 _CLASSES, _WIDTH = 100, 8
 _HIDDEN = normal(0, (2, 21, _WIDTH))
 _HEAD = jnp.asarray(0.1 * np.asarray(normal(1, (_WIDTH, _CLASSES))))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memprof
@@ -27,6 +27,7 @@ def _body(carry: Any, row: Any) -> tuple[Any, Any]:
     return carry, (carry["state"] * 2, row[0] + carry["count"])
 
 
+@settings(max_examples=25)  # each compiles three loops
 @given(st.integers(1, 12), st.integers(2, 6), st.booleans(), st.integers(1, 2))
 def test_the_results_are_those_of_the_scan(length: int, size: int, reverse: bool, unroll: int) -> None:
     init = {"state": jnp.float32(0.5), "count": jnp.int32(0)}

@@ -156,12 +156,14 @@ CHUNKED = tuple(("chunked-prefill", n, n + 8) for n in range(0, 24, 8))
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-gpt2"])
 @pytest.mark.parametrize("phases", [DECODED, CHUNKED], ids=["decode", "chunks"])
+@pytest.mark.slow_cases
 def test_all_phases_give_the_logits_of_one_prefill(phases: Any, preset: str) -> None:
     expected = logits_of("", *WHOLE, preset=preset)
     np.testing.assert_allclose(logits_of("", *phases, preset=preset), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("label", ["kv-list", "window=32", "paged-kv", "paged-kv+kv-list"])
+@pytest.mark.slow_cases
 def test_the_layout_of_the_cache_changes_no_logits(label: str) -> None:
     np.testing.assert_allclose(logits_of(label, *DECODED), logits_of("", *DECODED), rtol=1e-4, atol=1e-4)
 
@@ -173,6 +175,7 @@ def test_a_window_in_a_prefill_is_the_one_of_the_cache() -> None:
     assert np.abs(logits_of("window=8", *WHOLE) - logits_of("", *WHOLE)).max() > 0.01
 
 
+@pytest.mark.slow
 def test_8_bit_integers_are_near() -> None:
     exact, near = logits_of("", *DECODED), logits_of("int8-kv", *DECODED)
     assert 0 < np.abs(near - exact).max() < 0.05 * np.abs(exact).max()

@@ -96,6 +96,7 @@ def test_two_optimizers_are_one_too_many():
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.slow_cases
 def test_weight_decay_applies_where_it_is_said_to_and_nowhere_else(optimizer):
     params = {"kernel": jnp.full((8, 8), 2.0)}
     zero = jax.tree.map(jnp.zeros_like, params)
@@ -169,6 +170,7 @@ def report_of(name: str, techniques: tuple[str, ...], workload: str = "transform
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.slow_cases
 def test_evidence_is_the_state_of_the_optimizer(optimizer):
     label = f"opt={optimizer.name}"
     (verdict,) = verdicts(report_of(optimizer.name, (label,)), parse_techniques(label), None)

@@ -164,6 +164,7 @@ def transformer_losses(optimizer_name: str, num_steps: int) -> np.ndarray:
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_transformer_is_trained_as_well_as_by_adamw():
     expected, losses = (transformer_losses(name, 100) for name in ("adamw", "adam8bit"))
     assert expected[-20:].mean() < 0.5 * expected[0]

@@ -64,6 +64,7 @@ def test_weights_and_scales_are_those_of_arithmetic(
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("workload", ["decoder", "transformer", "mlp"])
+@pytest.mark.slow_cases
 def test_a_compiled_program_has_these_bytes(workload: str, label: str) -> None:
     overrides = [] if workload == "decoder" else ["phase=inference"]
     spec = build_step(workload=workload, preset="tiny", overrides=overrides, techniques=[label])
@@ -104,6 +105,7 @@ def test_a_weight_is_off_by_half_a_step_at_most(weight_dtype: str, steps: int) -
 
 @pytest.mark.parametrize(("label", "share"), [("int8-weights", 0.1), ("fp8-weights", 0.4), ("int4-weights", 0.7)])
 @pytest.mark.parametrize("workload", ["decoder", "transformer", "mlp"])
+@pytest.mark.slow_cases
 def test_results_are_near_those_of_whole_weights(workload: str, label: str, share: float) -> None:
     def logits(techniques: list[str]) -> np.ndarray:
         overrides = [] if workload == "decoder" else ["phase=inference"]

@@ -75,6 +75,7 @@ def abstract_params(config):
     ],
     ids=["gpt2", "bert-large", "uva", "llama-1b", "llama-8b", "llama-70b", "gemma-2b"],
 )
+@pytest.mark.slow_cases
 def test_presets_have_exactly_the_published_number_of_parameters(config, num_params):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config))) == num_params
 
@@ -258,6 +259,7 @@ def test_every_matrix_product_forward_and_backward_is_in_the_compute_dtype(confi
 
 
 @pytest.mark.parametrize("field", ["dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"])
+@pytest.mark.slow_cases
 def test_each_dropout_rate_has_an_effect(field):
     model, params = model_and_params(dataclasses.replace(PLAIN, **{field: 0.5}))
     first, second = (
