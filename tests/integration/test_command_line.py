@@ -16,6 +16,8 @@ from integration.command import MAIN
 from memprof.sources.jax.targets.nvidia.catalogue import gpus
 from memprof.workloads import registry
 
+pytestmark = pytest.mark.with_one_jax
+
 SMALL = ("run", "mlp", "--preset", "tiny", "--target", "cpu")
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "report.schema.json"
 
@@ -82,7 +84,6 @@ def imported_modules(stderr: str) -> set[str]:
 
 
 class TestWithoutWork:
-    @pytest.mark.with_one_jax
     def test_help_lists_the_commands(self, memprof):
         ended = memprof("--help")
         assert (ended.returncode, ended.stderr) == (0, "")
@@ -108,11 +109,9 @@ class TestWithoutWork:
         assert "typer" in imported
         assert not imported & {"jax", "jaxlib", "flax", "optax"}
 
-    @pytest.mark.with_one_jax
     def test_version(self, memprof):
         assert re.fullmatch(r"memprof \d+\.\d+\S*\n", memprof("--version").stdout)
 
-    @pytest.mark.with_one_jax
     @pytest.mark.parametrize(
         ("kind", "names"),
         [
@@ -128,7 +127,6 @@ class TestWithoutWork:
         first_words = [line.split(" ")[0] for line in ended.stdout.splitlines()]
         assert set(names) <= set(first_words)
 
-    @pytest.mark.with_one_jax
     @pytest.mark.parametrize("columns", ["30", "80"])
     def test_no_name_in_a_list_is_broken_however_narrow_the_terminal(self, in_process, monkeypatch, columns):
         monkeypatch.setenv("COLUMNS", columns)
@@ -138,14 +136,12 @@ class TestWithoutWork:
         assert max(map(len, presets)) <= 80
         assert all(any(name in line for line in presets) for each in registry.workloads() for name in each.presets)
 
-    @pytest.mark.with_one_jax
     def test_an_explanation_is_written_as_the_ending_of_its_file_says(self, in_process):
         (in_process.folder / "LOG").write_text("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3000 bytes.")
         ended = in_process("explain", "LOG", "-o", "e.html")
         assert (ended.code, ended.stdout, ended.stderr) == (0, "", "report written to e.html\n")
         assert "e.html" in ended.files
 
-    @pytest.mark.with_one_jax
     def test_serving_agents_without_the_sdk_is_one_sentence(self, in_process, monkeypatch):
         monkeypatch.setitem(sys.modules, "mcp.server", None)
         ended = in_process("mcp")
@@ -161,7 +157,6 @@ class TestWithoutWork:
         assert re.search(r"compile for h100-80gb\s+works", ended.stdout)
         assert memprof.left_behind() == []
 
-    @pytest.mark.with_one_jax
     def test_doctor_says_what_to_install(self, memprof):
         ended = memprof("doctor", **memprof.run_before_start(WITHOUT_DEVICELESS))
         assert ended.returncode == 0
@@ -228,7 +223,6 @@ class TestRun:
         assert 'pip install "jax-memprof[deviceless]"' in target["reason"]
 
 
-@pytest.mark.with_one_jax
 class TestShow:
     def test_it_needs_no_jax(self, memprof, capture_path):
         views = [[], *(["--by", by] for by in ("category", "module", "source", "stack", "dtype", "phase", "buffer"))]
@@ -334,7 +328,6 @@ class TestShow:
         assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.with_one_jax
 class TestMistakes:
     """Each ends at once with exit code 2 and one sentence that says what is wrong and what would be right."""
 
