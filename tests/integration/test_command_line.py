@@ -378,6 +378,7 @@ class TestMistakes:
         assert_one_sentence(ended.stderr, fragment)
         assert memprof.left_behind() == []
 
+    @pytest.mark.slow
     def test_a_pool_is_that_of_the_environment_and_an_option_overrides_it(self, memprof):
         share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
         command = ("run", "mlp", "--preset", "tiny", "--target", "l4", "--format", "json")

@@ -339,6 +339,7 @@ def test_code_for_a_name_within_a_function_runs_there(tmp_path: Path, rule: str,
 
 
 @pytest.mark.with_one_jax
+@pytest.mark.slow
 def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     own = _names(_SCANNED, tmp_path, "scanned")
     advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))["recompute_nothing"]
@@ -377,6 +378,7 @@ args = [S((8, 8), jnp.float32)] * 4, S((65536, 8), jnp.float32), S((LENGTH, 256)
 """
 
 
+@pytest.mark.slow
 def test_a_long_scan_is_advised_in_groups_of_iterations(tmp_path: Path) -> None:
     """A checkpoint around the iterations saves nothing: they keep an array of 256 KiB each, as without it."""
     own = _names(_WAVES.replace("LENGTH", "256"), tmp_path, "waves")

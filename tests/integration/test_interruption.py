@@ -78,6 +78,7 @@ def test_an_interrupted_search_leaves_nothing(memprof, start, verb):
     assert_nothing_left(memprof)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_for_advice_prints_what_was_compiled(memprof, start):
     advise = ("advise", "transformer", "--preset", "tiny", "--set", "num_layers=2", "--target", "cpu")
     running = start(*advise, MEMPROF_JOBS="1")

@@ -64,6 +64,7 @@ def memprof(memprof):
     return memprof.with_simple_kernels()
 
 
+@pytest.mark.with_one_jax
 def test_a_step_trains_and_is_measured_with_the_same_losses_each_time(memprof):
     ended = memprof("run", *TRANSFORMER, "--steps", "20", "--format", "json", "-o", "tiny.memprof")
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ from integration.command import QUICK
 from script_rows import ScriptRows
 from simple_kernels import SIMPLE_KERNEL_FLAGS
 
-pytestmark = pytest.mark.with_one_jax
+pytestmark = [pytest.mark.with_one_jax, pytest.mark.slow]
 # With the model that compiles soonest, and what is the Transformer's own together; `zero1` does all that `dp` does.
 LABELS = {
     "mlp": ("zero1", "zero2+tp", "fsdp+accum2"),

@@ -63,6 +63,7 @@ def default_signals() -> Iterator[None]:
         pytest.param(sorted({*_NAMES} - {*_NAMES[::6]}), marks=pytest.mark.slow, id="others"),
     ],
 )
+@pytest.mark.slow
 def test_scripts_that_misbehave_do_so_as_without_memprof(names: list[str], tmp_path: Path) -> None:
     with ThreadPoolExecutor(max_workers=2 * (os.cpu_count() or 1)) as threads:
         folders = [tmp_path / str(number) for number in range(len(names))]

@@ -29,6 +29,7 @@ def _body(carry: Any, row: Any) -> tuple[Any, Any]:
 
 @settings(max_examples=25)  # each compiles three loops
 @given(st.integers(1, 12), st.integers(2, 6), st.booleans(), st.integers(1, 2))
+@pytest.mark.with_one_jax
 def test_the_results_are_those_of_the_scan(length: int, size: int, reverse: bool, unroll: int) -> None:
     init = {"state": jnp.float32(0.5), "count": jnp.int32(0)}
     rows = (jnp.linspace(0.5, 1.5, length), jnp.linspace(-1.0, 1.0, length))

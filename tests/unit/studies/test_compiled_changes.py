@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.errors import MemprofError
+from memprof.errors import Interrupted, MemprofError
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice import compiled
@@ -270,7 +270,7 @@ class _Advising:
     """`advise_step` with families and a compiler by hand."""
 
     families: tuple[Callable[[Step], Iterator[Change]], ...] = ()
-    outcomes: Callable[[list[Change]], list[Outcome]] = lambda changes: []
+    outcomes: Callable[[list[Change]], Iterable[Outcome]] = lambda changes: []
     said: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -285,7 +285,7 @@ class _Advising:
             self.settings.append(settings)
             return FreshCapture(capture=1000)  # type: ignore[arg-type]
 
-        def compile_changes(changes: Any, target: Any, **given: Any) -> list[Outcome]:
+        def compile_changes(changes: Any, target: Any, **given: Any) -> Iterable[Outcome]:
             self.settings.append(given["settings"])
             return self.outcomes([*changes])
 
@@ -360,6 +360,36 @@ class TestAdviseStep:
         assert [each.cluster for each in advising.settings] == [None, None]
         assert advising.checked == ["donate_state"]
         assert len(advising.steps) == 1  # one check for all changes, so that it traces and runs the original once
+
+    def test_what_was_compiled_before_an_interruption_is_kept_and_passed_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def outcomes(changes: list[Change]) -> Iterator[Outcome]:
+            yield Outcome(change=changes[0], fresh=FreshCapture(capture=100))  # type: ignore[arg-type]
+            raise Interrupted
+
+        changes = _yielding(_change("donate_state"), _change("recompute_dots"))
+        advising = _Advising(families=(changes,), outcomes=outcomes)
+        passed_on: list[tuple[Report, tuple[Advice, ...]]] = []
+        with pytest.raises(Interrupted):
+            advising.advise(monkeypatch, interrupted=lambda *found: passed_on.append(found))
+        (((kept,), is_complete),) = advising.kept
+        assert (kept.rule, kept.saving_bytes, is_complete) == ("donate_state", 3600, False)
+        ((report, advice),) = passed_on
+        assert report.footprint_bytes == 4000
+        assert [each.rule for each in advice if each.is_compiled] == ["donate_state"]
+
+    def test_an_interruption_before_the_first_compile_passes_nothing_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def outcomes(changes: list[Change]) -> Iterator[Outcome]:
+            raise Interrupted
+            yield
+
+        advising = _Advising(families=(_yielding(_change("donate_state")),), outcomes=outcomes)
+        passed_on: list[object] = []
+        with pytest.raises(Interrupted):
+            advising.advise(monkeypatch, interrupted=lambda *found: passed_on.append(found))
+        assert not passed_on
+        assert not advising.kept
 
     def test_a_bound_whose_change_could_not_be_compiled_says_why(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compiled, "advise", lambda made, found: (_advice("a"), _advice("b"), *found))
