@@ -233,6 +233,16 @@ def test_a_loss_without_gradients_is_computed_in_chunks(step: Callable[..., Any]
     _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
 
 
+def test_a_loss_can_be_changed_before_its_gradient_is_taken() -> None:
+    changed = chunked(_integer_labels, InChunks(loss=4))
+    gradient, expected = jax.grad(changed, (0, 1)), jax.grad(_integer_labels, (0, 1))
+    assert (2, 21, _CLASSES) in _shapes(expected)
+    assert (2, 21, _CLASSES) not in _shapes(gradient)
+    _assert_close(jax.jit(expected)(_HIDDEN, _HEAD), jax.jit(gradient)(_HIDDEN, _HEAD))
+    several = jnp.stack([_HIDDEN, 2 * _HIDDEN])
+    _assert_close(jax.vmap(_integer_labels, (0, None))(several, _HEAD), jax.vmap(changed, (0, None))(several, _HEAD))
+
+
 def test_a_loss_of_which_a_part_is_differentiated_stays() -> None:
     """The teacher's logits are made outside of the gradient that reads them."""
 
