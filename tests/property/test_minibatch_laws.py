@@ -85,7 +85,7 @@ _LOSSES: tuple[Callable[[Any, Any], Any], ...] = (
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=25)
 @given(
     chain=st.lists(st.tuples(st.sampled_from(range(len(_OPERATIONS))), st.integers(0, 2)), min_size=1, max_size=4),
     last=st.sampled_from(range(len(_LOSSES))),

@@ -31,9 +31,10 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     except (NotImplementedError, RuntimeError):  # JAX's reasons why cuDNN cannot compute an attention
         return
     held_bytes = sum(each.probability_bytes for each in found) // step.target.topology.num_devices
-    code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
-    if not found or held_bytes < least_bytes(step) or code is None:
+    if not found or held_bytes < least_bytes(step):
         return
+    code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
+    assert code is not None
     calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
     head, line = code.rsplit("\n\n", 1)
     code = "\n".join([head, "", "# computes each of these attentions as", *calls, line])

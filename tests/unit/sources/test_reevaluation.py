@@ -12,6 +12,8 @@ import pytest
 from flax import nnx
 
 import memprof
+from memprof.sources.jax.checkpointing.evaluation import as_function
+from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 
 _WIDTH = 8
 _X = jnp.ones((4, _WIDTH)) + jnp.arange(_WIDTH) / _WIDTH
@@ -67,3 +69,31 @@ def test_a_step_can_return_an_nnx_object_that_it_changed() -> None:
     for changed in (net, returned):
         assert jnp.allclose(changed.norm.mean[...], other.norm.mean[...])
     assert jnp.any(net.norm.mean[...] != Net().norm.mean[...])
+
+
+def test_variables_inside_a_state_are_arrays_and_a_variable_of_its_own_is_an_object() -> None:
+    """A state returns new values, as any pytree; a variable that is an argument is changed in place."""
+    graph, state = nnx.split(Net())
+    num_inputs: list[int] = []
+
+    def count(closed: Any, arrays: Any) -> list[Any]:
+        num_inputs.append(len(closed.in_avals))
+        return as_function(closed)(*arrays)
+
+    def step(state: Any, total: nnx.Variable) -> Any:
+        net = nnx.merge(graph, state)
+        net(_X)
+        total[...] += _X.sum()
+        return nnx.state(net)
+
+    totals = [nnx.Variable(jnp.float32(1)) for _ in range(2)]
+    found = reevaluated(step, count)(state, totals[0])
+    expected = step(state, totals[1])
+    assert num_inputs == [len(jax.tree.leaves(state)) + 1]
+    assert totals[0][...] != 1
+    for old, new in zip(jax.tree.leaves((expected, totals[1])), jax.tree.leaves((found, totals[0])), strict=True):
+        assert jnp.array_equal(_data(old), _data(new)) or jnp.allclose(old, new, rtol=1e-5)
+
+
+def _data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf

@@ -12,7 +12,7 @@ from jax.extend import core
 
 from memprof.sources.jax.checkpointing.apply import Results, rejitted
 from memprof.sources.jax.checkpointing.evaluation import without_jits
-from memprof.sources.jax.tracing.jitting import is_array, is_nnx
+from memprof.sources.jax.tracing.jitting import is_array, nnx_objects
 
 
 def reevaluated(
@@ -38,18 +38,19 @@ def reevaluated(
     def change(inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
         def changed(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=lambda part: is_nnx(part) or is_leaf(part))
-            objects = _Objects({place: leaf for place, leaf in enumerate(leaves) if is_nnx(leaf)})
+            own = {id(each) for each in nnx_objects((args, kwargs))}
+            leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=lambda part: id(part) in own or is_leaf(part))
+            objects = _Objects({place: leaf for place, leaf in enumerate(leaves) if id(leaf) in own})
             num_leaves = len(leaves)
             leaves += objects.leaves
-            arrays = [whole(leaf) for leaf in leaves]
-            places = [place for place, leaf in enumerate(arrays) if is_array(leaf)]
+            arrays = [leaf if id(leaf) in own else whole(leaf) for leaf in leaves]
+            places = [place for place, leaf in enumerate(arrays) if id(leaf) not in own and is_array(leaf)]
 
             def run(*given: Any) -> Any:
                 every = dict(enumerate(arrays)) | dict(zip(places, given, strict=True))
-                now = [*every.values()]
-                made = objects.made_of(now[num_leaves:])
-                args, kwargs = jax.tree.unflatten(structure, [*(dict(enumerate(now[:num_leaves])) | made).values()])
+                made = objects.made_of([every[place] for place in range(num_leaves, len(arrays))])
+                every |= made
+                args, kwargs = jax.tree.unflatten(structure, [every[place] for place in range(num_leaves)])
                 return inner(*args, **kwargs), objects.state_of(made)
 
             results = Results(run)

@@ -313,7 +313,7 @@ def _names(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[s
 def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:
     """Jit a step by the framework that its arguments belong to."""
     given = (step.args, dict(step.kwargs))
-    if _contains(given, is_nnx):
+    if _contains(given, _is_nnx):
         return _nnx_jit(step, donated, static)
     if _contains((step.fn, given), is_equinox_module):
         return _equinox_jit(step, donated)
@@ -326,15 +326,21 @@ def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) ->
 def framework_of(spec: StepSpec) -> str:
     """Return the package whose jit an unjitted step needs: `flax`, `equinox` or `jax`."""
     given = (spec.args, dict(spec.kwargs))
-    if _contains(given, is_nnx):
+    if _contains(given, _is_nnx):
         return "flax"
     return "equinox" if _contains((spec.fn, given), is_equinox_module) else "jax"
 
 
-def is_nnx(node: Any) -> bool:
+def _is_nnx(node: Any) -> bool:
     """Whether a node is a module, optimizer or variable of NNX. The results of `nnx.split` are plain array trees."""
     names = {cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("flax.nnx")}
     return bool(names) and not _is_split(node)
+
+
+def nnx_objects(tree: Any) -> list[Any]:
+    """Return the modules, optimizers and variables of NNX in a tree. Variables inside an `nnx.State` do not count."""
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: _is_nnx(node) or _is_split(node))
+    return [node for node in nodes if _is_nnx(node)]
 
 
 def _is_split(node: Any) -> bool:
@@ -342,7 +348,7 @@ def _is_split(node: Any) -> bool:
 
 
 def _is_framework_object(node: Any) -> bool:
-    return is_nnx(node) or is_equinox_module(node)
+    return _is_nnx(node) or is_equinox_module(node)
 
 
 def _contains(tree: Any, is_wanted: Callable[[Any], bool]) -> bool:
@@ -355,7 +361,7 @@ def _nnx_jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]
 
     def is_static(value: Any) -> bool:
         leaves = jax.tree.leaves(value)
-        return bool(leaves) and not _contains(value, is_nnx) and not any(map(is_array_like, leaves))
+        return bool(leaves) and not _contains(value, _is_nnx) and not any(map(is_array_like, leaves))
 
     fn = nnx.jit(
         step.fn,
