@@ -68,6 +68,7 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
     topology = target.topology
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
+        "partitioned calls": hashlib.sha256(program.partitioned_calls).hexdigest(),
         "compile options": program.compile_options.hex(),
         "memory limit": program.memory_limit_bytes,
         "options": [asked, our_options(target, asked, to_the_plan=True)],

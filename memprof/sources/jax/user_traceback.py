@@ -18,11 +18,19 @@ _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 _MAX_LINES = 60
 _MAX_LINE_LENGTH = 500
 _MAX_FIRST_LINE_LENGTH = 200
+_TRACEBACK = "Traceback (most recent call last)"
+_RAISED = re.compile(r"[\w.]+: .")  # `ValueError: its message`, at the end of a traceback
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, for use in a sentence; empty if it has no message."""
-    line = printable(next(iter(message_of(error).strip().splitlines()), ""))
+    """Return the first line of an exception's message, for use in a sentence; empty if it has no message.
+
+    Where XLA quotes the traceback of a Python function that it called, the error of the function takes its place.
+    """
+    lines = message_of(error).strip().splitlines()
+    before, quotes, _ = lines[0].partition(_TRACEBACK) if lines else ("", "", "")
+    quoted = [line for line in lines[1:] if _RAISED.match(line)] if quotes else []
+    line = printable(f"{before}{quoted[0]}" if quoted else next(iter(lines), ""))
     return line if len(line) <= _MAX_FIRST_LINE_LENGTH else f"{line[:_MAX_FIRST_LINE_LENGTH]}..."
 
 

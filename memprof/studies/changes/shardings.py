@@ -11,9 +11,8 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
 from memprof.analysis.records.categories import Role
+from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.own_attributes import own
-from memprof.sources.jax.tracing.jitting import jit_step
-from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.arguments import changed_args
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import has_shardings
@@ -50,7 +49,7 @@ def divided_arguments(step: Step) -> Iterator[Change]:
     for advice in step.advice:
         if advice.rule not in ("replicated_state", "undivided_batch"):
             continue
-        if advice.rule == "replicated_state" and _is_manual(step.spec):
+        if advice.rule == "replicated_state" and _returns_shard_map_result(traced_jaxpr(step.spec, step.target).jaxpr):
             continue  # the second call would get whole state
         intent = advice.proposal.intent
         axis = intent.axes[-1]
@@ -59,11 +58,6 @@ def divided_arguments(step: Step) -> Iterator[Change]:
         args = _sharded_arguments(step, role, axis, code, shardings[0].mesh)
         if args is not None:
             yield Change.of_advice(advice, replace(step.spec, args=args), code=code)
-
-
-def _is_manual(spec: StepSpec) -> bool:
-    trace = own(jit_step(spec).fn, "trace")  # jits of frameworks have none
-    return callable(trace) and _returns_shard_map_result(trace(*spec.args, **spec.kwargs).jaxpr.jaxpr)
 
 
 def _returns_shard_map_result(jaxpr: core.Jaxpr) -> bool:

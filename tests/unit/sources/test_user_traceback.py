@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memprof.sources.jax.user_traceback import is_of_user_code, user_traceback
+from memprof.sources.jax.user_traceback import first_line, is_of_user_code, user_traceback
 
 
 def _error(path: Path) -> BaseException:
@@ -33,3 +33,20 @@ def test_other_files_are_the_users(tmp_path: Path) -> None:
     error = _error(tmp_path / "my-packages" / "code.py")
     assert is_of_user_code(error)
     assert "raise ValueError('wrong')" in user_traceback(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("", ""),
+        ("INTERNAL: no room\nmore", "INTERNAL: no room"),
+        (
+            'INTERNAL: custom_partitioner: Traceback (most recent call last):\n  File "a.py", line 1, in divide\n'
+            "    raise ValueError(note)\nValueError: Not divisible.\n\n  at b.py",
+            "INTERNAL: custom_partitioner: ValueError: Not divisible.",
+        ),
+        ("INTERNAL: Traceback (most recent call last):", "INTERNAL: Traceback (most recent call last):"),
+    ],
+)
+def test_the_first_line_has_the_error_of_a_quoted_traceback(message: str, line: str) -> None:
+    assert first_line(RuntimeError(message)) == line

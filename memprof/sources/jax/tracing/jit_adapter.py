@@ -452,13 +452,25 @@ def is_concrete(value: Any) -> bool:
 
 
 def computed_here(function: Callable[[], Any]) -> Any:
-    """Return the result of a function of constants, even while something is traced for an absent device."""
+    """Return the result of a function of constants, even while something is traced for absent devices or a mesh."""
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # JAX_PLATFORMS excludes it
         device = None
-    with jax.ensure_compile_time_eval(), jax.default_device(device):
+    with jax.ensure_compile_time_eval(), jax.default_device(device), _no_mesh():
         return jax.device_get(jax.jit(function)())
+
+
+@contextmanager
+def _no_mesh() -> Iterator[None]:
+    """Leave all meshes (jax 0.10 to 0.12: `jax.set_mesh` cannot be called within a jit)."""
+    from jax._src import mesh, sharding_impls
+
+    with (
+        jax.sharding.use_abstract_mesh(mesh.empty_abstract_mesh),
+        sharding_impls._internal_use_concrete_mesh(mesh.empty_concrete_mesh),
+    ):
+        yield
 
 
 def expansion_of(equation: Any) -> core.ClosedJaxpr:

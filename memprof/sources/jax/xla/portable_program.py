@@ -15,6 +15,7 @@ PORTABLE_STABLEHLO = re.compile(BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # 
 _MODULE_FILE = "step.mlirbc"
 _OPTIONS_FILE = "compile_options.pb"
 _LIMIT_FILE = "memory_limit.txt"
+_CALLS_FILE = "partitioned_calls.pickle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +27,21 @@ class PortableProgram:
         compile_options: a serialized `CompileOptions`: the devices, numbered within their topology; whether XLA may
             choose shardings; and this process's JAX settings for compiles.
         memory_limit_bytes: the memory for which XLA plans; 0: XLA's own share of the device's memory.
+        partitioned_calls: a description of the calls that JAX divides among devices (see `partitioned_calls.py`);
+            empty without any.
     """
 
     module: bytes
     compile_options: bytes
     memory_limit_bytes: int = 0
+    partitioned_calls: bytes = b""
 
     def write(self, folder: Path) -> None:
         """Write the program to a work folder."""
         (folder / _MODULE_FILE).write_bytes(self.module)
         (folder / _OPTIONS_FILE).write_bytes(self.compile_options)
         (folder / _LIMIT_FILE).write_text(str(self.memory_limit_bytes), encoding="ascii")
+        (folder / _CALLS_FILE).write_bytes(self.partitioned_calls)
 
     @classmethod
     def read(cls, folder: Path) -> PortableProgram:
@@ -45,6 +50,7 @@ class PortableProgram:
             module=(folder / _MODULE_FILE).read_bytes(),
             compile_options=(folder / _OPTIONS_FILE).read_bytes(),
             memory_limit_bytes=int((folder / _LIMIT_FILE).read_text(encoding="ascii")),
+            partitioned_calls=(folder / _CALLS_FILE).read_bytes(),
         )
 
 

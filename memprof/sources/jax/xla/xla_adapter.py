@@ -27,6 +27,7 @@ from jax.experimental import topologies
 
 from memprof.analysis.records.capture import Target
 from memprof.sources.jax.xla.compiler_log import muted_stderr
+from memprof.sources.jax.xla.partitioned_calls import known_calls, with_portable_calls
 from memprof.sources.jax.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
 
 # Guards changes to process-wide state of JAX and XLA: configuration, backends, plugins. Two threads that register the
@@ -312,7 +313,8 @@ def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Shardin
     )
     devices = np.array(sharding._device_assignment, dtype=object)
     options = pxla.create_compile_options(module, jits["tuple_args"], *may_choose, _client(sharding), devices, {})
-    return PortableProgram(module=mlir.module_to_bytecode(module), compile_options=options.SerializeAsString())
+    bytecode, calls = with_portable_calls(mlir.module_to_bytecode(module))
+    return PortableProgram(module=bytecode, compile_options=options.SerializeAsString(), partitioned_calls=calls)
 
 
 def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:
@@ -343,9 +345,10 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
             module = xla_client._xla.mlir.deserialize_portable_artifact(program.module)
         else:
             module = ir.Module.parse(program.module)
-    return compiler.backend_compile_and_load(
-        _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
-    )
+    with known_calls(program, sharding):
+        return compiler.backend_compile_and_load(
+            _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
+        )
 
 
 def _memory_limit(size_bytes: int) -> bytes:
