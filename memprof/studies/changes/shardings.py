@@ -11,8 +11,9 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
 from memprof.analysis.records.categories import Role
-from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.jitting import jit_step
+from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 from memprof.studies.changes.arguments import changed_args
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import has_shardings
@@ -49,7 +50,7 @@ def divided_arguments(step: Step) -> Iterator[Change]:
     for advice in step.advice:
         if advice.rule not in ("replicated_state", "undivided_batch"):
             continue
-        if advice.rule == "replicated_state" and _returns_shard_map_result(traced_jaxpr(step.spec, step.target).jaxpr):
+        if advice.rule == "replicated_state" and _is_manual(step):
             continue  # the second call would get whole state
         intent = advice.proposal.intent
         axis = intent.axes[-1]
@@ -58,6 +59,14 @@ def divided_arguments(step: Step) -> Iterator[Change]:
         args = _sharded_arguments(step, role, axis, code, shardings[0].mesh)
         if args is not None:
             yield Change.of_advice(advice, replace(step.spec, args=args), code=code)
+
+
+def _is_manual(step: Step) -> bool:
+    trace = own(jit_step(step.spec).fn, "trace")  # jits of frameworks have none
+    if not callable(trace):
+        return False
+    with cudnn_of_absent_device(step.target):
+        return _returns_shard_map_result(trace(*step.spec.args, **step.spec.kwargs).jaxpr.jaxpr)
 
 
 def _returns_shard_map_result(jaxpr: core.Jaxpr) -> bool:

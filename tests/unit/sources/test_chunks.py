@@ -243,8 +243,74 @@ def test_a_loss_can_be_changed_before_its_gradient_is_taken() -> None:
     _assert_close(jax.vmap(_integer_labels, (0, None))(several, _HEAD), jax.vmap(changed, (0, None))(several, _HEAD))
 
 
-def test_a_loss_of_which_a_part_is_differentiated_stays() -> None:
-    """The teacher's logits are made outside of the gradient that reads them."""
+def _logits(logits: Any) -> Any:
+    return logits
+
+
+def _at_a_temperature(logits: Any) -> Any:
+    return jax.nn.softmax(logits / 2, axis=-1)
+
+
+@jax.jit
+def _by_hand(logits: Any) -> Any:
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _labels(logits: Any) -> Any:
+    return optax.smooth_labels(jax.nn.one_hot(_LABELS, _CLASSES), 0.1)
+
+
+@pytest.mark.parametrize("targets_of", [_logits, _at_a_temperature, _by_hand, _labels])
+def test_what_a_loss_closes_over_is_computed_in_its_chunks(targets_of: Callable[..., Any]) -> None:
+    """The teacher's logits, and labels of all classes, are made outside of the gradient that reads them."""
+
+    def distilled(x: Any, head: Any) -> Any:
+        targets = targets_of(jnp.tanh(2 * x) @ (3 * head))
+
+        def loss(head: Any) -> Any:
+            teacher = jax.nn.softmax(targets) if targets_of is _logits else targets
+            return -(teacher * jax.nn.log_softmax(x @ head)).sum(-1).mean()
+
+        return jax.value_and_grad(loss)(head)
+
+    found: list[Region] = []
+    changed = jax.jit(chunked(distilled, InChunks(loss=4), found))
+    _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), changed(_HIDDEN, _HEAD))
+    assert [each.kind for each in found] == [Kind.LOSS]
+    assert (2, 21, _CLASSES) not in {var.aval.shape for var, _ in found[0].inputs}
+
+
+def test_what_is_also_read_outside_of_the_loss_stays_there() -> None:
+    def distilled(x: Any, head: Any) -> Any:
+        teacher = x @ (3 * head)
+        loss = lambda head: -(jax.nn.softmax(teacher) * jax.nn.log_softmax(x @ head)).sum(-1).mean()  # noqa: E731
+        return jax.grad(loss)(head), teacher
+
+    changed = chunked(distilled, InChunks(loss=4))
+    _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+
+
+def test_random_numbers_and_networks_stay_outside_of_the_loss() -> None:
+    """Only the ends of the functions around a loss move into it."""
+
+    def distilled(x: Any, head: Any) -> Any:
+        noise = jax.random.normal(jax.random.key(0), (2, 21, _CLASSES))
+        teacher, _ = jax.lax.scan(lambda x, _: (jnp.sin(x @ (3 * head) @ head.T), None), x, length=2)
+        targets = teacher @ head
+        loss = lambda head: ((jax.nn.softmax(targets) + noise) * jax.nn.log_softmax(x @ head)).sum()  # noqa: E731
+        return jax.grad(loss)(head)
+
+    found: list[Region] = []
+    changed = chunked(distilled, InChunks(loss=4), found)
+    _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+    shapes = [var.aval.shape for var, _ in found[0].inputs]
+    assert shapes.count((2, 21, _CLASSES)) == 1  # the noise
+    assert shapes.count((2, 21, _WIDTH)) == 2
+
+
+def test_a_softmax_of_the_teacher_makes_it_a_loss() -> None:
+    """The student's logits are multiplied by it."""
 
     def distilled(x: Any, head: Any) -> Any:
         teacher = jax.nn.softmax(2 * x @ head)
@@ -253,7 +319,7 @@ def test_a_loss_of_which_a_part_is_differentiated_stays() -> None:
     found: list[Region] = []
     changed = chunked(distilled, InChunks(loss=4), found)
     _assert_close(distilled(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
-    assert not found
+    assert [each.kind for each in found] == [Kind.LOSS]
 
 
 def test_a_step_keeps_its_jit() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.apply import differentiated_as
+from memprof.sources.jax.checkpointing.closed_over import with_makers
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
 from memprof.sources.jax.checkpointing.reevaluation import reevaluated
@@ -31,6 +32,7 @@ class Part:
     evaluate: Callable[[core.Jaxpr, dict[Any, Any]], None]
 
 
+_NONE: Mapping[Any, Any] = {}
 # Finds the parts of a function without jits. No two share an equation.
 Find = Callable[[core.Jaxpr, Constants], Sequence[Part]]
 
@@ -46,7 +48,8 @@ def with_parts(step: Callable[..., Any], find: Find) -> Callable[..., Any]:
         return _Replacement(_outside_derivatives(find), _is_in_derivative).function(closed)(*args)
 
     def differentiated(closed: core.ClosedJaxpr) -> Flat:
-        return _Replacement(find).function(without_jits(closed))
+        extended, made = with_makers(without_jits(closed))
+        return _Replacement(find).function(extended, made=made)
 
     return reevaluated(step, evaluate, around=lambda: differentiated_as(differentiated))
 
@@ -100,22 +103,25 @@ class _Replacement:
     is_left: Callable[[Any], bool] = lambda equation: False
     constants: Constants = field(default_factory=Constants)
 
-    def function(self, closed: core.ClosedJaxpr, given: Sequence[Any] = ()) -> Flat:
+    def function(self, closed: core.ClosedJaxpr, given: Sequence[Any] = (), made: Mapping[Any, Any] = _NONE) -> Flat:
         """Return a function without jits with its parts replaced, including those of its scans and checkpoints.
 
         Args:
             given: the outer variables passed as its first inputs.
+            made: values of variables that are known although equations make them.
         """
         jaxpr = closed.jaxpr
         self.constants.add(closed, given)
         parts = self.find(jaxpr, self.constants)
         of_part = {number for part in parts for number in part.own}
         first = {min(part.own): part for part in parts}
+        needed = _needed(jaxpr, parts, made) if made else range(len(jaxpr.eqns))
 
         def evaluate(*args: Any) -> list[Any]:
             known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
             known.update(zip(jaxpr.invars, args, strict=True))
-            pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_part]
+            known.update(made)
+            pending = [number for number in needed if number in first or number not in of_part]
             while pending:  # the inputs of a part may be made after its first equation
                 deferred: list[int] = []
                 for number in pending:
@@ -149,3 +155,17 @@ class _Replacement:
             known.update(zip(equation.outvars, results, strict=True))
         else:
             bind(equation, known, params)
+
+
+def _needed(jaxpr: core.Jaxpr, parts: Sequence[Part], made: Mapping[Any, Any]) -> list[int]:
+    """Return the indices of the equations in parts, and of the others that are evaluated where `made` is known."""
+    part_of = {number: part for part in parts for number in part.own}
+    read = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
+    needed: list[int] = []
+    for number, equation in reversed([*enumerate(jaxpr.eqns)]):
+        part = part_of.get(number)
+        if part is not None or equation.effects or any(var in read and var not in made for var in equation.outvars):
+            needed.append(number)
+            inputs = equation.invars if part is None else part.reads
+            read.update(atom for atom in inputs if isinstance(atom, core.Var))
+    return needed[::-1]

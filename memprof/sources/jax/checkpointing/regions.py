@@ -1,7 +1,8 @@
 """Regions that process one large product row by row until it is small again: losses of logits, and attentions.
 
 A region begins with a matrix product whose result is larger than its operand with the rows: logits, or attention
-scores. It includes all operations that read such a large array. If no operation mixes the rows, a part of the rows can
+scores. It may read several: a student's logits and its teacher's. It includes all operations that read such a large
+array. If no operation mixes the rows, a part of the rows can
 be computed without the others, and the large arrays never exist whole. Regions are found by data flow alone.
 """
 
@@ -42,7 +43,7 @@ class Region:
         num_rows: the number of rows.
         inputs: the variables from outside, each with its row axis.
         outputs: the variables that are read outside, each with its row axis, or None for sums over all rows.
-        large_bytes: size of the product that it begins with.
+        large_bytes: size of the products that it begins with.
     """
 
     kind: Kind
@@ -67,7 +68,7 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     products = [number for number, each in enumerate(jaxpr.eqns) if each.primitive.name == _PRODUCT]
     for number in sorted(products, key=lambda number: -_size(jaxpr.eqns[number].outvars[0])):
         for rows in () if number in taken else _possible_rows(jaxpr.eqns[number]):
-            region = _Growth(graph, number, rows).region()
+            region = _region_of(graph, number, rows)
             if region is not None and not taken.intersection(region.own):
                 taken.update(region.own)
                 found.append(region)
@@ -101,6 +102,33 @@ class _Graph:
         self.results = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
 
 
+def _region_of(graph: _Graph, number: int, rows: Rows) -> Region | None:
+    """Return the region that begins with a product, and with other products as large that it reads, or None.
+
+    A loss that compares a student with its teacher reads the logits of both.
+    """
+    seeds, found = {number: rows}, None
+    while True:
+        region = _Growth(graph, seeds).region()
+        if region is None:
+            return found
+        found, others = region, dict(_read_products(graph, region))
+        if not others:
+            return found
+        seeds = {**seeds, **others}
+
+
+def _read_products(graph: _Graph, region: Region) -> Iterator[tuple[int, Rows]]:
+    """Yield the products of which a region reads whole results, with row axes as the region reads them."""
+    for var, axis in region.inputs:
+        number = graph.maker.get(var)
+        if number is not None and axis is not None and graph.equations[number].primitive.name == _PRODUCT:
+            fitting = (each for each in _possible_rows(graph.equations[number]) if each.result == axis)
+            rows = next(fitting, None)
+            if rows is not None and var.aval.shape[axis] == region.num_rows:
+                yield number, rows
+
+
 class _MixedRowsError(Exception):
     """An operation mixes the rows, or is unknown."""
 
@@ -110,34 +138,36 @@ class _Growth:
     """A region while it grows."""
 
     graph: _Graph
-    first: int
-    of_first: Rows
+    seeds: dict[int, Rows]  # the products that it begins with
     rows: dict[int, Rows] = field(default_factory=dict)
     axes: dict[Any, Axis] = field(default_factory=dict)  # row axes of the variables that it makes
     waiting: dict[Any, int] = field(default_factory=dict)  # variables made from the region's, which may lie behind it
 
     @property
-    def _product(self) -> Any:
-        return self.graph.equations[self.first].outvars[0]
+    def _products(self) -> list[Any]:
+        return [self.graph.equations[number].outvars[0] for number in self.seeds]
 
     @property
     def _num_rows(self) -> int:
-        assert self.of_first.result is not None
-        return int(self._product.aval.shape[self.of_first.result])
+        axis = next(iter(self.seeds.values())).result
+        assert axis is not None
+        return int(self._products[0].aval.shape[axis])
 
     def region(self) -> Region | None:
-        """Return the region of the product, or None."""
-        self._add(self.first, self.of_first)
+        """Return the region of the products, or None."""
         try:
-            for number in range(self.first + 1, len(self.graph.equations)):
-                self._visit(number)
+            for number in range(min(self.seeds), len(self.graph.equations)):
+                if number in self.seeds:
+                    self._add(number, self.seeds[number])
+                else:
+                    self._visit(number)
             own = frozenset(self.rows)
             inputs = self._inputs()
         except _MixedRowsError:
             return None
         made = [var for number in own for var in self.graph.equations[number].outvars]
         outputs = [(var, self.axes[var]) for var in made if self._is_read_outside(var)]
-        names = [self.graph.equations[number].primitive.name for number in sorted(own)]
+        names = [self.graph.equations[number].primitive.name for number in sorted(own.difference(self.seeds))]
         if not outputs or _SOFTMAX not in names or any(self._is_large(var) for var, _ in outputs):
             return None
         return Region(
@@ -148,7 +178,7 @@ class _Growth:
             num_rows=self._num_rows,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            large_bytes=_size(self._product) * self._product.aval.dtype.itemsize,
+            large_bytes=sum(_size(each) * each.aval.dtype.itemsize for each in self._products),
         )
 
     def _visit(self, number: int) -> None:
@@ -204,7 +234,7 @@ class _Growth:
         return list(found)
 
     def _is_large(self, var: Any) -> bool:
-        return _MIN_EXPANSION * _size(var) >= _size(self._product)
+        return _MIN_EXPANSION * _size(var) >= _size(self._products[0])
 
     def _is_read_outside(self, var: Any) -> bool:
         return var in self.graph.results or any(number not in self.rows for number in self.graph.readers[var])

@@ -446,6 +446,30 @@ def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[A
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def maker_of(value: Any) -> Any | None:
+    """Return the equation that makes a value in the running trace of a jit; None if none does.
+
+    It has the attributes of an equation, and `in_tracers`, its inputs.
+    """
+    return getattr(value, "parent", None) if isinstance(value, jax.core.Tracer) else None
+
+
+def atom_of(tracer: Any) -> Any:
+    """Return the variable or the literal of a value in the running trace of a jit."""
+    return tracer.val
+
+
+def as_equation(maker: Any) -> core.JaxprEqn:
+    """Return an equation of a running trace as one of a jaxpr."""
+    from jax._src.core import new_jaxpr_eqn
+
+    inputs = [*map(atom_of, maker.in_tracers)]
+    equation: core.JaxprEqn = new_jaxpr_eqn(
+        inputs, maker.outvars, maker.primitive, maker.params, maker.effects, maker.source_info, maker.ctx
+    )
+    return equation
+
+
 def is_concrete(value: Any) -> bool:
     """Whether a value is an array with known entries."""
     return not isinstance(value, jax.core.Tracer)
