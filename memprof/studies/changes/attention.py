@@ -38,18 +38,30 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
     head, line = code.rsplit("\n\n", 1)
     code = "\n".join([head, "", "# computes each of these attentions as", *calls, line])
+    rounded = _rounded_bias(found)
     yield Change(
         rule="flash_attention",
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=_DTYPES[found[0].dtype]),
         what="Use an attention kernel that never stores the probabilities",
         evidence=f"attentions found by data flow: {len(found)}; the probabilities of the largest take"
         f" {max(each.probability_bytes for each in found):,} bytes",
-        cost="no time, it is usually faster; it needs cuDNN, whose scratch memory is only known on the device",
+        cost="no time, it is usually faster; it needs cuDNN, whose scratch memory is only known on the device"
+        + (f"; {rounded}" if rounded else ""),
         code=code,
         spec=step_of_code(step.spec, code),
         on_cpu=step_of_code(step.spec, code.replace("FusedAttention()", 'FusedAttention(implementation="xla")')),
         rewrite=FusedAttention(),
     )
+
+
+def _rounded_bias(attentions: list[Attention]) -> str:
+    """Say whether a bias loses digits: the kernel takes it in the dtype of the queries."""
+    for each in attentions:
+        for bias in each.biases:
+            dtype = bias.atom.aval.dtype
+            if dtype.itemsize > each.query.atom.aval.dtype.itemsize:
+                return f"it takes the bias in {each.dtype}, not in {dtype}: a large one, such as ALiBi's, is rounded"
+    return ""
 
 
 def _place(attention: Attention) -> str:

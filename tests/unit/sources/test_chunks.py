@@ -281,6 +281,26 @@ def test_what_a_loss_closes_over_is_computed_in_its_chunks(targets_of: Callable[
     assert (2, 21, _CLASSES) not in {var.aval.shape for var, _ in found[0].inputs}
 
 
+def test_logits_that_are_cut_are_computed_in_chunks_of_examples() -> None:
+    """The last token has no label, so the logits of all tokens but one are compared."""
+
+    def distilled(x: Any, head: Any) -> Any:
+        teacher = x @ (3 * head)
+
+        def loss(head: Any) -> Any:
+            logits = (x @ head)[:, :-1].astype(jnp.float32)
+            targets = jax.nn.log_softmax(teacher[:, :-1].astype(jnp.float32) / 2)
+            return -(jnp.exp(targets) * (targets - jax.nn.log_softmax(logits / 2))).sum(-1).mean()
+
+        return jax.grad(loss)(head)
+
+    found: list[Region] = []
+    changed = chunked(distilled, InChunks(loss=2), found)
+    _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+    assert [(each.num_rows, each.large_bytes) for each in found] == [(2, 2 * 2 * 21 * _CLASSES * 4)]
+    assert {_CLASSES, 21} not in [{*var.aval.shape[1:]} for var, _ in found[0].inputs]
+
+
 def test_what_is_also_read_outside_of_the_loss_stays_there() -> None:
     def distilled(x: Any, head: Any) -> Any:
         teacher = x @ (3 * head)

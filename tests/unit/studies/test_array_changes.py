@@ -240,10 +240,10 @@ _HEADS, _LENGTH = 4, 256
 _PROBABILITY_BYTES = 2 * 8 * _HEADS * _LENGTH * _LENGTH  # those of one attention, in 16 bits
 
 
-def attend(x: Any, w: Any, lowest: float) -> Any:
+def attend(x: Any, w: Any, lowest: float, bias: Any = 0) -> Any:
     q, k, v = (each.reshape(8, _LENGTH, _HEADS, 16) for each in jnp.split(x @ w, 3, -1))
     scores = jnp.einsum("bthd,bshd->bhts", q, k) / 4
-    scores = jnp.where(jnp.tril(jnp.ones((_LENGTH, _LENGTH), bool)), scores, lowest)
+    scores = jnp.where(jnp.tril(jnp.ones((_LENGTH, _LENGTH), bool)), scores + bias, lowest)
     probabilities = jax.nn.softmax(scores.astype(jnp.float32)).astype(x.dtype)
     return x + jnp.einsum("bhts,bshd->bthd", probabilities, v).reshape(x.shape)
 
@@ -285,6 +285,21 @@ class TestAttentionKernels:
         )
         assert change.on_cpu is not None
         assert len(traced_jaxpr(change.on_cpu, CPU).out_avals) == 2  # cuDNN's kernel cannot be traced for it
+
+    @pytest.mark.parametrize(("dtype", "is_rounded"), [(jnp.float32, True), (jnp.bfloat16, False)])
+    def test_a_bias_that_the_kernel_rounds_is_told(self, dtype: Any, is_rounded: bool) -> None:
+        def biased(params: Any, x: Any) -> Any:
+            distances = jnp.abs(jnp.arange(_LENGTH)[:, None] - jnp.arange(_LENGTH))
+            bias = (x.reshape(-1)[0] * distances).astype(dtype)
+            return jax.grad(lambda params: jnp.mean(attend(x, params[0], -1e9, bias).astype(jnp.float32)))(params)
+
+        (change,) = attention_kernels(self._step(biased))
+        assert (
+            change.cost.endswith(
+                "; it takes the bias in bfloat16, not in float32: a large one, such as ALiBi's, is rounded"
+            )
+            == is_rounded
+        )
 
     def test_half_precision_is_named(self) -> None:
         (change,) = attention_kernels(self._step(partial(attending, lowest=-1e4), dtype=jnp.float16))

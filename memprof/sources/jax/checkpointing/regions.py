@@ -66,7 +66,7 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     found: list[Region] = []
     taken: set[int] = set()
     products = [number for number, each in enumerate(jaxpr.eqns) if each.primitive.name == _PRODUCT]
-    for number in sorted(products, key=lambda number: -_size(jaxpr.eqns[number].outvars[0])):
+    for number in sorted(products, key=lambda number: (_size(jaxpr.eqns[number].outvars[0]), number), reverse=True):
         for rows in () if number in taken else _possible_rows(jaxpr.eqns[number]):
             region = _region_of(graph, number, rows)
             if region is not None and not taken.intersection(region.own):
@@ -103,30 +103,38 @@ class _Graph:
 
 
 def _region_of(graph: _Graph, number: int, rows: Rows) -> Region | None:
-    """Return the region that begins with a product, and with other products as large that it reads, or None.
+    """Return the region that begins with a product, and with other products of which it reads large results, or None.
 
     A loss that compares a student with its teacher reads the logits of both.
     """
-    seeds, found = {number: rows}, None
-    while True:
-        region = _Growth(graph, seeds).region()
-        if region is None:
+    seeds = {number: rows}
+    found = _Growth(graph, seeds).region()
+    tried: set[int] = set()
+    while found is not None:
+        size = _size(graph.equations[number].outvars[0])
+        other = next((each for each in _read_products(graph, found, size) if each not in tried), None)
+        if other is None:
             return found
-        found, others = region, dict(_read_products(graph, region))
-        if not others:
-            return found
-        seeds = {**seeds, **others}
+        tried.add(other)
+        for of_other in _possible_rows(graph.equations[other]):
+            region = _Growth(graph, {**seeds, other: of_other}).region()
+            if region is not None and region.num_rows == found.num_rows and other in region.own:
+                seeds, found = {**seeds, other: of_other}, region
+                break
+    return None
 
 
-def _read_products(graph: _Graph, region: Region) -> Iterator[tuple[int, Rows]]:
-    """Yield the products of which a region reads whole results, with row axes as the region reads them."""
-    for var, axis in region.inputs:
+def _read_products(graph: _Graph, region: Region, size: int) -> Iterator[int]:
+    """Yield the products whose results a region reads, as they are or in another form, if they are large for `size`."""
+    for var in (var for var, _ in region.inputs if _MIN_EXPANSION * _size(var) >= size):
         number = graph.maker.get(var)
-        if number is not None and axis is not None and graph.equations[number].primitive.name == _PRODUCT:
-            fitting = (each for each in _possible_rows(graph.equations[number]) if each.result == axis)
-            rows = next(fitting, None)
-            if rows is not None and var.aval.shape[axis] == region.num_rows:
-                yield number, rows
+        while number is not None and graph.equations[number].primitive.name != _PRODUCT:
+            inputs = [atom for atom in graph.equations[number].invars if isinstance(atom, core.Var)]
+            largest = max(inputs, key=_size, default=None)
+            is_form = largest is not None and _MIN_EXPANSION * _size(largest) >= _size(var)
+            number = graph.maker.get(largest) if is_form else None
+        if number is not None and number not in region.own:
+            yield number
 
 
 class _MixedRowsError(Exception):
@@ -158,7 +166,7 @@ class _Growth:
         try:
             for number in range(min(self.seeds), len(self.graph.equations)):
                 if number in self.seeds:
-                    self._add(number, self.seeds[number])
+                    self._begin(number)
                 else:
                     self._visit(number)
             own = frozenset(self.rows)
@@ -180,6 +188,13 @@ class _Growth:
             outputs=tuple(outputs),
             large_bytes=sum(_size(each) * each.aval.dtype.itemsize for each in self._products),
         )
+
+    def _begin(self, number: int) -> None:
+        """Add a product that reads nothing of the region."""
+        read = {atom for atom in self.graph.equations[number].invars if isinstance(atom, core.Var)}
+        if not read.isdisjoint(self.axes) or not read.isdisjoint(self.waiting):
+            raise _MixedRowsError
+        self._add(number, self.seeds[number])
 
     def _visit(self, number: int) -> None:
         equation = self.graph.equations[number]
