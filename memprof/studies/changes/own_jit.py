@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,13 +27,31 @@ def name_of_step(spec: StepSpec) -> str:
     return name if name.isidentifier() else "step"
 
 
-def place_of_step(spec: StepSpec) -> str:
-    """Return a comment on where code for the step goes; empty if that is unknown."""
+def place_of_step(spec: StepSpec, *, jits_again: bool = True) -> str:
+    """Return a comment on where code for the step goes; empty if that is unknown.
+
+    Args:
+        jits_again: whether the code needs the step with its jit, not the function within it.
+    """
+    name = name_of_step(spec)
     maker, _, _ = str(own(spec.fn, "__qualname__") or "").rpartition(".<locals>")
     maker = maker.rpartition(".")[2]
     if maker.isidentifier():
         return f"# after {maker} has made the step, under the name that it has there\n"
-    return f"# after the definition of {name_of_step(spec)}\n" if own(spec.fn, "__name__") == name_of_step(spec) else ""
+    if own(spec.fn, "__name__") != name:
+        return ""
+    defined = _globals_of(spec.fn).get(name, spec.fn)
+    is_definition = defined is spec.fn or (not jits_again and defined is own(spec.fn, "__wrapped__"))
+    if is_definition:
+        return f"# after the definition of {name}\n"
+    return "# after the step is made, under the name that it has there\n"
+
+
+def _globals_of(fn: Any) -> dict[str, Any]:
+    """Return the names of the module that defines a function."""
+    while inner := own(fn, "__wrapped__") or (fn.func if isinstance(fn, functools.partial) else None):
+        fn = inner
+    return own(fn, "__globals__") or {}
 
 
 def has_shardings(fn: Any) -> bool:
@@ -83,7 +102,7 @@ def applied_code(spec: StepSpec, change: str) -> str | None:
     """Return code that applies a `memprof.apply` expression to the step; None if a framework's jit has shardings."""
     if not jit_adapter.is_framework_jit(spec.fn):
         name = name_of_step(spec)
-        return f"import memprof\n\n{place_of_step(spec)}{name} = {change}({name})"
+        return f"import memprof\n\n{place_of_step(spec, jits_again=False)}{name} = {change}({name})"
     return None if has_shardings(spec.fn) else jitted_code(spec, change=change)
 
 

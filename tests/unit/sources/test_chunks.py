@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from jax.extend import core
+from jax.sharding import AxisType, PartitionSpec
 from random_arrays import normal
 
 import memprof
@@ -231,6 +232,39 @@ def test_a_loss_without_gradients_is_computed_in_chunks(step: Callable[..., Any]
     assert _CLASSES * 42 not in {np.prod(shape) for shape in _shapes(changed)}
     assert [each.kind for each in found] == [Kind.LOSS] * num_losses
     _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_parts_within_a_shard_map_are_computed_in_chunks(is_trained: bool) -> None:
+    """Each device has its own examples; a mask of constants varies over the devices by its type alone."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+
+    def of_shards(x: Any, head: Any) -> Any:
+        query = x.reshape(2, 21, 2, 4)
+        scores = jnp.where(jnp.tril(jnp.ones((21, 21), bool)), jnp.einsum("bthd,bshd->bhts", query, query), -1e9)
+        attended = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), query).reshape(x.shape)
+        return jax.lax.pmean(_integer_labels(attended, head), "d")
+
+    specs = (PartitionSpec("d"), PartitionSpec())
+    loss = jax.shard_map(of_shards, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())
+    step = jax.value_and_grad(loss, (0, 1)) if is_trained else loss
+    found: list[Region] = []
+    changed = chunked(step, InChunks(loss=4, attention=4), found)
+    _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+    assert {each.kind for each in found} == {Kind.LOSS, Kind.ATTENTION}
+
+
+def test_blocks_of_queries_are_chosen_before_the_heads_that_share_keys() -> None:
+    query, key = normal(0, (2, 40, 2, 3, 4)), normal(1, (2, 40, 2, 4))
+
+    def attend(query: Any, key: Any) -> Any:
+        weights = jax.nn.softmax(jnp.einsum("btkgd,bskd->bkgts", query, key))
+        return jnp.einsum("bkgts,bskd->btkgd", weights, key)
+
+    found: list[Region] = []
+    changed = chunked(attend, InChunks(attention=4), found)
+    _assert_close(attend(query, key), jax.jit(changed)(query, key))
+    assert [(each.kind, each.num_rows) for each in found] == [(Kind.ATTENTION, 40)]
 
 
 def test_a_loss_can_be_changed_before_its_gradient_is_taken() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from report_builder import H100, buffer, report
 
 from memprof.analysis.records.capture import ArgumentLeaf
@@ -33,6 +33,7 @@ from memprof.studies.changes import same_meaning
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.donation import donating_code, donations
 from memprof.studies.changes.optimizer_state import _optimizer, narrow_optimizer_states
+from memprof.studies.changes.own_jit import applied_code
 from memprof.studies.changes.same_meaning import MeaningCheck, compared, results_of, small_instance
 from memprof.studies.changes.techniques import techniques
 from memprof.workloads.intents import Aim, Intent
@@ -81,8 +82,9 @@ plain = donating(plain)  # call it as plain((x,), state)"""
 
 
 def _with_place(line: str) -> str:
-    """The line for a function of this module, below the comment on where it goes."""
-    return line.replace("\n\nplain = ", "\n\n# after the definition of plain\nplain = ")
+    """The line for a function of this module, below the comment on where it goes: `plain` itself has no jit."""
+    place = "the step is made, under the name that it has there" if "__wrapped__" in line else "the definition of plain"
+    return line.replace("\n\nplain = ", f"\n\n# after {place}\nplain = ")
 
 
 class TestDonation:
@@ -131,6 +133,19 @@ class TestDonation:
     ) -> None:
         spec = StepSpec(make(), (_F32, _F32))
         assert donating_code(spec, Intent(aim=Aim.DONATE, positions=positions)) == _with_place(line)
+
+    def test_a_step_made_of_a_function_is_not_the_function(self) -> None:
+        """The name of both is that of the function."""
+        mesh, whole = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,)), PartitionSpec()
+        of_shards = jax.shard_map(partial(plain, mode=1), mesh=mesh, in_specs=(whole, whole), out_specs=whole)
+        for step, place in [
+            (plain, "the definition of plain"),
+            (jax.jit(plain), "the definition of plain"),  # of which the jit is made later
+            (jax.jit(of_shards), "the step is made, under the name that it has there"),
+        ]:
+            code = applied_code(StepSpec(step, (_F32, _F32)), "memprof.apply(memprof.NarrowSums())")
+            assert code is not None
+            assert f"# after {place}\nplain = memprof.apply(memprof.NarrowSums())(plain)" in code
 
     def test_code_for_a_step_that_a_function_makes_says_where_it_goes(self) -> None:
         def made(state: Any) -> Any:

@@ -16,7 +16,7 @@ from jax.extend import core
 
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.evaluation import bind
+from memprof.sources.jax.checkpointing.evaluation import bound_values, value_of
 from memprof.sources.jax.checkpointing.parts import Part, with_parts
 from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
@@ -84,12 +84,12 @@ def _evaluate_rows(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Ax
     made: dict[Any, Any] = {}
     for number in region.numbers:
         equation, rows = jaxpr.eqns[number], region.rows[number]
-        known = dict(made)
-        for atom, axis in zip(equation.invars, rows.inputs, strict=True):
-            if isinstance(atom, core.Var) and atom not in made:
-                known[atom] = inputs[atom, axis]
-        bind(equation, known, rows.params(equation, num_rows, region.num_rows))
-        made.update({var: known[var] for var in equation.outvars})
+        values = [
+            inputs[atom, axis] if isinstance(atom, core.Var) and atom not in made else value_of(atom, made)
+            for atom, axis in zip(equation.invars, rows.inputs, strict=True)  # one may be read by rows and whole
+        ]
+        params = rows.params(equation, num_rows, region.num_rows)
+        made.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
     return [made[var] for var, _ in region.outputs]
 
 

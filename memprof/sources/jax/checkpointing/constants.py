@@ -77,5 +77,8 @@ class Constants:
             for each in equation.invars:
                 if isinstance(each, core.Var) and each not in known:
                     known[each] = value_of(self._resolved(each), known)
-            bind(equation, known, equation.params)
+            if equation.primitive.name == "pvary":  # a change of the type within `shard_map`
+                known.update(zip(equation.outvars, [value_of(each, known) for each in equation.invars], strict=True))
+            else:
+                bind(equation, known, equation.params)
         return value_of(atom if isinstance(atom, core.Literal) else self._resolved(atom), known)

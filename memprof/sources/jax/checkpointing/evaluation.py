@@ -95,9 +95,13 @@ def evaluated(closed: core.ClosedJaxpr, args: Sequence[Any], rule: Rule) -> list
 def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
     """Evaluate an equation with other parameters, and store its results in `known`."""
     values = [value_of(atom, known) for atom in equation.invars]
+    known.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
+
+
+def bound_values(equation: Any, values: list[Any], params: dict[str, Any]) -> list[Any]:
+    """Return the results of an equation for other inputs and parameters."""
     with jit_adapter.name_of(equation):
-        results = jit_adapter.bound(equation, values, params)
-    known.update(zip(equation.outvars, results, strict=True))
+        return jit_adapter.bound(equation, values, params)
 
 
 def value_of(atom: Any, known: dict[Any, Any]) -> Any:

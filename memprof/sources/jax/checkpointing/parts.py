@@ -1,9 +1,10 @@
-"""Replace some equations of a step, including those within its scans and checkpoints."""
+"""Replace some equations of a step, including those within its scans, checkpoints and `shard_map`s."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from memprof.sources.jax.checkpointing.closed_over import with_makers
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
 from memprof.sources.jax.checkpointing.reevaluation import reevaluated
-from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, scan_layout
+from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, bound_shards, scan_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class _Replacement:
     constants: Constants = field(default_factory=Constants)
 
     def function(self, closed: core.ClosedJaxpr, given: Sequence[Any] = (), made: Mapping[Any, Any] = _NONE) -> Flat:
-        """Return a function without jits with its parts replaced, including those of its scans and checkpoints.
+        """Return a function without jits with its parts replaced, including those of functions within it.
 
         Args:
             given: the outer variables passed as its first inputs.
@@ -153,8 +154,16 @@ class _Replacement:
             again = jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])
             results = again(*[value_of(atom, known) for atom in equation.invars])
             known.update(zip(equation.outvars, results, strict=True))
+        elif name == "shard_map":
+            values = [value_of(atom, known) for atom in equation.invars]
+            results = bound_shards(equation, partial(self._of_shards, params["jaxpr"]), values)
+            known.update(zip(equation.outvars, results, strict=True))
         else:
             bind(equation, known, params)
+
+    def _of_shards(self, jaxpr: core.Jaxpr, *shards: Any) -> list[Any]:
+        """Evaluate the body of a `shard_map`, whose axes must be known while its jits are inlined."""
+        return self.function(without_jits(core.ClosedJaxpr(jaxpr, ())))(*shards)
 
 
 def _needed(jaxpr: core.Jaxpr, parts: Sequence[Part], made: Mapping[Any, Any]) -> list[int]:

@@ -20,6 +20,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.rows import Axis, Rows, rows_behind, rows_of
 
 _MIN_EXPANSION = 2  # how many times larger the first product must be than its operand with the rows
+_MANY_ROWS = 32  # fewer, such as the query heads that share keys, make few chunks
 _SOFTMAX = "exp"
 _PRODUCT = "dot_general"
 
@@ -76,8 +77,9 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     return sorted(found, key=lambda each: each.numbers)
 
 
-def _possible_rows(equation: Any) -> Iterator[Rows]:
-    """Yield the possible row axes of a product, starting with the last axis of its first operand."""
+def _possible_rows(equation: Any) -> list[Rows]:
+    """Return the possible row axes of a product: the last axis of its first operand first, axes of few rows last."""
+    found: dict[int, list[Rows]] = {True: [], False: []}
     for side, atom in enumerate(equation.invars):
         for axis in reversed(range(atom.aval.ndim)):
             (contracted, batch) = equation.params["dimension_numbers"]
@@ -86,7 +88,8 @@ def _possible_rows(equation: Any) -> Iterator[Rows]:
             if is_free and length > 1 and _size(equation.outvars[0]) >= _MIN_EXPANSION * _size(atom):
                 rows = rows_of(equation, (axis, None) if side == 0 else (None, axis), length)
                 if rows is not None:
-                    yield rows
+                    found[length >= _MANY_ROWS].append(rows)
+    return [*found[True], *found[False]]
 
 
 class _Graph:

@@ -446,6 +446,20 @@ def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[A
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def bound_shards(equation: Any, function: Callable[..., Sequence[Any]], values: Sequence[Any]) -> list[Any]:
+    """Return the results of a `shard_map` equation with another function of the shards (jax 0.10 to 0.12)."""
+    params = equation.params
+    mapped = jax.shard_map(
+        lambda *shards: tuple(function(*shards)),
+        mesh=params["mesh"],
+        in_specs=tuple(params["in_specs"]),
+        out_specs=tuple(params["out_specs"]),
+        check_vma=params["check_vma"],
+        axis_names={*params["newly_manual_axes"]},
+    )
+    return list(mapped(*values))
+
+
 def maker_of(value: Any) -> Any | None:
     """Return the equation that makes a value in the running trace of a jit; None if none does.
 
