@@ -41,8 +41,7 @@ def place_of_step(spec: StepSpec, *, jits_again: bool = True) -> str:
     if own(spec.fn, "__name__") != name:
         return ""
     defined = _globals_of(spec.fn).get(name, spec.fn)
-    is_definition = defined is spec.fn or (not jits_again and defined is own(spec.fn, "__wrapped__"))
-    if is_definition:
+    if defined is spec.fn or (not jits_again and defined is own(spec.fn, "__wrapped__")):
         return f"# after the definition of {name}\n"
     return "# after the step is made, under the name that it has there\n"
 

@@ -1,9 +1,9 @@
 """Regions that process one large product row by row until it is small again: losses of logits, and attentions.
 
 A region begins with a matrix product whose result is larger than its operand with the rows: logits, or attention
-scores. It may read several: a student's logits and its teacher's. It includes all operations that read such a large
-array. If no operation mixes the rows, a part of the rows can
-be computed without the others, and the large arrays never exist whole. Regions are found by data flow alone.
+scores. It may begin with several: a student's logits and its teacher's. It includes all operations that read such a
+large array. If no operation mixes the rows, a part of the rows can be computed without the others, and the large arrays
+never exist whole. Regions are found by data flow alone.
 """
 
 from __future__ import annotations

@@ -461,11 +461,12 @@ def bound_shards(equation: Any, function: Callable[..., Sequence[Any]], values: 
 
 
 def maker_of(value: Any) -> Any | None:
-    """Return the equation that makes a value in the running trace of a jit; None if none does.
+    """Return the equation that makes a value in the running trace of a jit (jax 0.10 to 0.12); None if none does.
 
     It has the attributes of an equation, and `in_tracers`, its inputs.
     """
-    return getattr(value, "parent", None) if isinstance(value, jax.core.Tracer) else None
+    maker = getattr(value, "parent", None) if isinstance(value, jax.core.Tracer) else None
+    return maker if hasattr(maker, "in_tracers") else None
 
 
 def atom_of(tracer: Any) -> Any:
