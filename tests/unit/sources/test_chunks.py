@@ -342,6 +342,7 @@ def test_what_is_also_read_outside_of_the_loss_stays_there() -> None:
         return jax.grad(loss)(head), teacher
 
     changed = chunked(distilled, InChunks(loss=4))
+    assert (2, 21, _CLASSES) in _shapes(changed)
     _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from memprof.sources.jax.checkpointing.blocks import made_bytes
 from memprof.sources.jax.checkpointing.evaluation import bind, without_jits
 from memprof.sources.jax.tracing import jit_adapter
 
@@ -33,9 +34,9 @@ def with_makers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, dict[Any, A
     equations: dict[int, Any] = {}  # by identity, in order
     made: dict[Any, Any] = {}
     for var, value in consts.items():
-        makers = _makers(value)
-        if makers is not None:
-            equations.update((id(each), each) for each in makers)
+        found = _makers(value)
+        if found is not None:
+            equations.update((id(each), each) for each in found)
             made[var] = value
     if not made:
         return closed, {}
@@ -83,7 +84,7 @@ def _makers(value: Any) -> list[Any] | None:
 
     def visit(value: Any) -> bool:
         """Whether a value is small, or made from small ones by the equations found."""
-        if _size(value) < size / 2 and not is_from_large(value):
+        if made_bytes([value]) < size / 2 and not is_from_large(value):
             return True
         equation = jit_adapter.maker_of(value)
         if equation is None or not _may_move(equation):
@@ -100,10 +101,12 @@ def _makers(value: Any) -> list[Any] | None:
         equation = jit_adapter.maker_of(value)
         if equation is None or depth == 0 or equation.primitive.name == "dot_general":
             return False
-        return any(_size(each) >= size / 2 or is_from_large(each, depth - 1) for each in equation.in_tracers)
+        return any(made_bytes([each]) >= size / 2 or is_from_large(each, depth - 1) for each in equation.in_tracers)
 
-    size = _size(value)
-    return [*found.values()] if size and visit(value) else None
+    if jit_adapter.maker_of(value) is None:
+        return None
+    size = made_bytes([value])
+    return [*found.values()] if visit(value) else None
 
 
 def _may_move(equation: Any) -> bool:
@@ -111,8 +114,3 @@ def _may_move(equation: Any) -> bool:
     names = [each.primitive.name for each in (equation, *inner)]
     is_left = any(name.startswith(_LEFT) or name in _LOOPS for name in names)
     return not equation.effects and len(names) <= _MAX_EQUATIONS and not is_left
-
-
-def _size(value: Any) -> int:
-    aval = value.aval if hasattr(value, "aval") else None
-    return 0 if aval is None or not hasattr(aval, "size") else int(aval.size) * getattr(aval.dtype, "itemsize", 0)

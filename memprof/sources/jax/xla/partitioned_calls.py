@@ -61,10 +61,10 @@ def with_portable_calls(module: bytes) -> tuple[bytes, bytes]:
 
     every = custom_partitioning._sharding_callbacks.items()
     here = sorted(((key, info) for key, info in every if key in module), key=lambda each: module.find(each[0]))
-    calls = []
+    calls, renamed = [], module
     for number, (key, info) in enumerate(here):
         name = str(number).zfill(len(key)).encode()  # of the same length, because bytecode contains lengths
-        module = module.replace(key, name)
+        renamed = renamed.replace(key, name)
         decodes = getclosurevars(info.to_mesh_pspec_sharding).nonlocals["decode_shardings"]
         calls.append(
             _Call(
@@ -75,10 +75,8 @@ def with_portable_calls(module: bytes) -> tuple[bytes, bytes]:
             )
         )
     try:
-        return module, pickle.dumps(calls, protocol=5)
+        return renamed, pickle.dumps(calls, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):  # a function within another, or of an unusual type
-        for call, (key, _) in zip(calls, here, strict=True):
-            module = module.replace(call.name, key)
         return module, b""
 
 
