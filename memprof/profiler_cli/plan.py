@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memprof.errors import Interrupted
 from memprof.profiler_cli import options
-from memprof.profiler_cli.console import ExitCode, stages, write
+from memprof.profiler_cli.console import ExitCode, say, stages, write
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
@@ -94,10 +96,18 @@ def plan(
     show.check_shows_documents("a plan")
     if output is not None:
         check_writable(output, overwrite=force)
-    found = _found(
-        step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
-        with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow), offload=offload,
-    )  # fmt: skip
+    so_far: list[CheckpointPlan] = []
+    try:
+        found = _found(
+            step.subject(workload, arguments), "+".join(technique), device.resolved(), budget_bytes,
+            with_curve=with_curve, allowed=None if allow is None else parse_allowed(allow), offload=offload,
+            interrupted=so_far.append,
+        )  # fmt: skip
+    except Interrupted:
+        for each in so_far:
+            print_document(plan_document(each), plan_json(each), show)
+            say("the search did not end; the same command begins where this one ended")
+        raise
     print_document(plan_document(found), plan_json(found), show)
     if found.code and shown.format is None:
         write(f"\n{found.code}")
@@ -117,6 +127,7 @@ def _found(
     with_curve: bool,
     allowed: tuple[Allowed, ...] | None,
     offload: bool,
+    interrupted: Callable[[CheckpointPlan], None],
 ) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
     from memprof.errors import MemprofError
@@ -151,6 +162,7 @@ def _found(
                 allowed=allowed,
                 offload=offload,
                 progress=stage,
+                interrupted=interrupted,
             ),
         )
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -88,6 +89,21 @@ def test_an_interrupted_search_for_advice_prints_what_was_compiled(memprof, star
     stdout, stderr = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "Possible changes" in stdout
+    assert stderr.endswith("; the same command begins where this one ended\nmemprof: interrupted.\n")
+    assert memprof.processes() == []
+
+
+@pytest.mark.slow
+def test_an_interrupted_plan_prints_what_was_compiled(memprof, start):
+    running = start(
+        *("plan", "transformer", "--preset", "tiny", "--set", "num_layers=2", "--target", "cpu", "--memory", "1KiB")
+    )
+    next(line for line in running.stderr if "3: chosen" in line)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert stdout.startswith("No compile is within the budget: the smallest takes ")
+    assert {"as it is", "nothing kept"} <= {*re.split(r"  +|\n", stdout)}
     assert stderr.endswith("; the same command begins where this one ended\nmemprof: interrupted.\n")
     assert memprof.processes() == []
 

@@ -44,6 +44,7 @@ def plan_step(
     allowed: Collection[Allowed] = (),
     offload: bool = False,
     progress: Callable[[str], None],
+    interrupted: Callable[[CheckpointPlan], None] = lambda plan: None,
 ) -> CheckpointPlan:
     """Find the results to keep for the backward pass within a memory budget.
 
@@ -52,6 +53,7 @@ def plan_step(
         allowed: changes to try before checkpoints; each is compiled, and kept if it lowers the footprint.
         with_curve: whether to compile choices for further budgets, and JAX's built-in policies.
         offload: whether results may be offloaded to host memory. The layers must be in a scan.
+        interrupted: called with the plan so far, if an interruption or an error ends the search.
 
     Raises:
         MemprofError: the step differentiates nothing, the target has no fixed amount of memory, or nothing can be
@@ -61,37 +63,17 @@ def plan_step(
     """
     compiler = Compiler(target=target, progress=progress, host_bandwidth=_host_bandwidth(target) if offload else None)
     report = compiler.report(spec, AS_IT_IS)
-    search = _Search(compiler, changed_step(AS_IT_IS, spec, report, compiler))
+    search = _Search(compiler, changed_step(AS_IT_IS, spec, report, compiler), report)
     if budget_bytes is None:
         budget_bytes = report.verdict.pool_bytes
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: state a budget, such as 30GiB")
-    if search.smallest_bytes > budget_bytes:
-        search.try_changes(allowed, report, budget_bytes)
-    if offload and not search.step.placement.is_loop and (with_curve or search.smallest_bytes > budget_bytes):
-        raise MemprofError(
-            f"{spec.label} has no layers in a scan, so offloading saves nothing: XLA loads the results of unrolled"
-            " layers back to the device at once"
-        )
-    needs_checkpoints = search.smallest_bytes > budget_bytes
-    if (needs_checkpoints or with_curve) and not offload:
-        search.choose_place(0 if with_curve else budget_bytes)
-    if with_curve:
-        search.compile_curve()
-    if needs_checkpoints:
-        search.compile_candidates(budget_bytes)
-    best = search.best(budget_bytes)
-    return CheckpointPlan(
-        label=spec.label,
-        target=report.target,
-        budget_bytes=budget_bytes,
-        points=tuple(search.points),
-        best=best,
-        placement=search.step.placement,
-        may_offload=offload,
-        changes=tuple(search.changes),
-        repeats=search.repeats_of(None if best is None else best.checkpoints),
-    )
+    try:
+        search.run(budget_bytes, allowed, with_curve=with_curve)
+    except BaseException:
+        interrupted(search.plan(budget_bytes))
+        raise
+    return search.plan(budget_bytes)
 
 
 def _host_bandwidth(target: Target) -> float:
@@ -113,8 +95,9 @@ class _Search:
         points: every compile, in order.
     """
 
-    def __init__(self, compiler: Compiler, step: ChangedStep) -> None:
+    def __init__(self, compiler: Compiler, step: ChangedStep, report: Report) -> None:
         self._compiler, self.step = compiler, step
+        self._label, self._report = step.spec.label, report  # of the unchanged step
         self._in_blocks = step  # the step with checkpoints around its blocks
         self.points: list[PlanPoint] = list(step.points)
         self.changes: list[PlannedChange] = []
@@ -122,22 +105,62 @@ class _Search:
         self._counts_storing = True  # in estimated times
 
     @property
+    def _may_offload(self) -> bool:
+        return self._compiler.host_bandwidth is not None
+
+    @property
     def _time(self) -> StepTime:
         return self.step.time if self._counts_storing else StepTime()
 
     @property
-    def smallest_bytes(self) -> int:
-        """The smallest footprint so far."""
+    def _smallest_bytes(self) -> int:
         return min(point.footprint_bytes for point in self.points)
 
-    def try_changes(self, allowed: Collection[Allowed], report: Report, budget_bytes: int) -> None:
+    def run(self, budget_bytes: int, allowed: Collection[Allowed], *, with_curve: bool) -> None:
+        """Compile changes and checkpoints (see `plan_step`).
+
+        Raises:
+            MemprofError: nothing can be offloaded.
+        """
+        if self._smallest_bytes > budget_bytes:
+            self._try_changes(allowed, budget_bytes)
+        needs_checkpoints = self._smallest_bytes > budget_bytes
+        if self._may_offload and not self.step.placement.is_loop and (with_curve or needs_checkpoints):
+            raise MemprofError(
+                f"{self._label} has no layers in a scan, so offloading saves nothing: XLA loads the results of"
+                " unrolled layers back to the device at once"
+            )
+        if (needs_checkpoints or with_curve) and not self._may_offload:
+            self._choose_place(0 if with_curve else budget_bytes)
+        if with_curve:
+            self._compile_curve()
+        if needs_checkpoints:
+            self._compile_candidates(budget_bytes)
+
+    def plan(self, budget_bytes: int) -> CheckpointPlan:
+        """Return the plan of all compiles so far."""
+        best = best_within(self.points, budget_bytes)
+        return CheckpointPlan(
+            label=self._label,
+            target=self._report.target,
+            budget_bytes=budget_bytes,
+            points=tuple(self.points),
+            best=best,
+            placement=self.step.placement,
+            may_offload=self._may_offload,
+            changes=tuple(self.changes),
+            repeats=self._repeats_of(None if best is None else best.checkpoints),
+        )
+
+    def _try_changes(self, allowed: Collection[Allowed], budget_bytes: int) -> None:
         """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
+        report = self._report
         for each in Allowed:
-            if each not in allowed or self.smallest_bytes <= budget_bytes:
+            if each not in allowed or self._smallest_bytes <= budget_bytes:
                 continue
             step = Step(spec=self.step.spec, target=self._compiler.target, report=report, advice=upper_bounds(report))
             for change in (made for made in each.family(step) if made.rule == each.rule):
-                smallest = self.smallest_bytes
+                smallest = self._smallest_bytes
                 changed = self._compiler.report(change.spec, each.rule)
                 found = changed_step(each.rule, change.spec, changed, self._compiler)
                 found.points[0] = replace(found.points[0], num_parts=change.intent.num_parts)
@@ -147,15 +170,15 @@ class _Search:
                 self.step, report = found, changed
                 self.changes = [kept for kept in self.changes if kept.rule != each.rule]
                 self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
-                if not each.is_gradual or self.smallest_bytes <= budget_bytes:
+                if not each.is_gradual or self._smallest_bytes <= budget_bytes:
                     break
 
-    def choose_place(self, budget_bytes: int) -> None:
+    def _choose_place(self, budget_bytes: int) -> None:
         """Put the checkpoints around user functions, if these are a better place for a budget than the blocks."""
         self._in_blocks = self.step
         self.step = in_best_place(self.step, budget_bytes)
 
-    def compile_candidates(self, budget_bytes: int) -> None:
+    def _compile_candidates(self, budget_bytes: int) -> None:
         """Compile candidates that may fit and are faster than all points within the budget.
 
         For a scan, a mixture comes after all candidates, because it splits the scan in two, which copies its inputs.
@@ -164,9 +187,9 @@ class _Search:
         """
         self._max_points = len(self.points) + _MAX_COMPILES
         self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
-        if self.smallest_bytes > budget_bytes:
+        if self._smallest_bytes > budget_bytes:
             self._choose_wider_place()
-        if self.smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
+        if self._smallest_bytes > budget_bytes and self._try_groups(budget_bytes):
             return
         self._try_candidates(
             budget_bytes, self._max_points - 1 if self.step.placement.is_loop else len(self.points) + 1
@@ -204,13 +227,13 @@ class _Search:
                 is_left = len(self.points) < self._max_points and self.step.known(each) is None
                 if is_left and self.step.predicted(each.checkpoints) <= share * budget_bytes:
                     self._compile_in_groups(each)
-                    if self.smallest_bytes <= budget_bytes:
+                    if self._smallest_bytes <= budget_bytes:
                         return True
         if all(point.group_size is None for point in self.points):
             self._compile_smallest_in_groups(choices)
-        if self.smallest_bytes > budget_bytes:
+        if self._smallest_bytes > budget_bytes:
             self.step = chosen
-        return self.smallest_bytes <= budget_bytes
+        return self._smallest_bytes <= budget_bytes
 
     def _may_fit(self, budget_bytes: int) -> bool:
         """Whether a candidate is predicted to fit."""
@@ -226,7 +249,7 @@ class _Search:
             return self.step.predicted(choice.checkpoints)
 
         smallest = min(choices, key=predicted, default=None)
-        if smallest is not None and predicted(smallest) <= CLEARLY * self.smallest_bytes:
+        if smallest is not None and predicted(smallest) <= CLEARLY * self._smallest_bytes:
             self._compile_in_groups(smallest)
 
     def _try_candidates(self, budget_bytes: int, limit: int) -> None:
@@ -246,10 +269,6 @@ class _Search:
                 return
             self._compile_choice(candidate.name, candidate.choice)
 
-    def best(self, budget_bytes: int) -> PlanPoint | None:
-        """Return the unchanged step if it fits, otherwise the fastest point that fits; None if no point does."""
-        return best_within(self.points, budget_bytes)
-
     def _found_candidates(self) -> list[Candidate]:
         """Return JAX's policies and choices of several sizes."""
         blocks, everything = self.step.blocks, self.step.everything().size_bytes
@@ -261,7 +280,7 @@ class _Search:
         found += [Candidate(name=name, choice=choice_of(blocks, kept)) for name, kept in policies]
         return list({each.choice: each for each in found}.values())
 
-    def compile_curve(self) -> None:
+    def _compile_curve(self) -> None:
         """Compile choices for further budgets, and JAX's built-in policies."""
         everything = self.step.everything()
         self._compile_choice(NOTHING_KEPT, choice_of(self.step.blocks, ()))
@@ -271,7 +290,7 @@ class _Search:
             self._compile_choice(CHOSEN, self.step.fastest(int(share * everything.size_bytes), StepTime()))
         self._compile_smallest_in_groups(self.step.in_groups())
 
-    def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
+    def _repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
         """Count the collectives and random numbers that are recomputed; all blocks of a mixture count as first."""
         return {} if checkpoints is None else dict(notable_repeats(self.step.blocks, checkpoints))
 

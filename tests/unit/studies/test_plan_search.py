@@ -14,7 +14,7 @@ from memprof.analysis.hlo.decoded import FreshCapture
 from memprof.analysis.records.capture import NO_COMPILER, Speeds
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.analysis.records.roofline import Roofline
-from memprof.errors import MemprofError
+from memprof.errors import Interrupted, MemprofError
 from memprof.reports.json.answers import PlanPointJson
 from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
@@ -217,6 +217,19 @@ def test_a_choice_that_comes_close_to_the_budget_is_the_last_compile(monkeypatch
     compiled = ["1: as it is", "2: nothing kept", "3: chosen"]
     first, *others = (f"{each}, compiling" for each in compiled)
     assert compiler.said == [first, "choosing", *others]
+
+
+def test_an_interrupted_search_gives_the_plan_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(number: int) -> int:
+        assert number == 3
+        raise Interrupted
+
+    so_far: list[CheckpointPlan] = []
+    with pytest.raises(Interrupted):
+        _Compiler([_layers()], extra_bytes=interrupt).plan(monkeypatch, 1515, interrupted=so_far.append)
+    (plan,) = so_far
+    assert _rows(plan) == [_AS_IT_IS, _NOTHING_KEPT]
+    assert plan.best is plan.points[1]
 
 
 def test_the_margin_is_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
