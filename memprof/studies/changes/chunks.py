@@ -48,9 +48,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             intent=Intent(aim=aim, num_parts=num_parts),
             what=what.format(num_parts),
             evidence=_evidence(regions, kind),
-            cost="recomputes their matrix products of the forward pass, in a loop"
-            if has_backward_pass(step.report)
-            else "computes them in a loop",
+            cost=_cost(regions, recomputes=has_backward_pass(step.report)),
             code=code,
             spec=step_of_code(step.spec, code),
             rewrite=rewrite,
@@ -61,6 +59,13 @@ def least_bytes(step: Step) -> float:
     """Return the least size of arrays that are worth a compile. A loop over layers may keep one for each layer."""
     num_iterations = max((loop.trip_count or 1 for loop in step.report.program.loops), default=1)
     return _MIN_SHARE * step.report.unpressed.footprint_bytes / num_iterations
+
+
+def _cost(regions: list[Region], *, recomputes: bool) -> str:
+    if not recomputes:
+        return "computes them in a loop"
+    collectives = " and collectives" if any(each.has_collectives for each in regions) else ""
+    return f"recomputes their matrix products{collectives} of the forward pass, in a loop"
 
 
 def _evidence(regions: list[Region], kind: Kind) -> str:

@@ -48,6 +48,32 @@ def _taken_along_axis(x: Any, head: Any) -> Any:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), _LABELS[..., None], -1).mean()
 
 
+def _cut(x: Any, head: Any) -> Any:
+    logits = (x @ head + jnp.arange(_CLASSES)).astype(jnp.float32)[:, :-1]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS[:, 1:]).mean()
+
+
+def _cut_along_two_axes(x: Any, head: Any) -> Any:
+    """By a module of one token; every other token, and no classes that only fill up. Both slices are one."""
+    logits = jax.vmap(jax.vmap(lambda token: head.T @ token))(x)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits[:, ::2, : _CLASSES - 2], _LABELS[:, ::2] % 90)
+    return losses.mean() + 1e-4 * jnp.square(jax.nn.logsumexp(logits[:, ::2, : _CLASSES - 2], -1)).mean()
+
+
+def _cut_and_flattened(x: Any, head: Any) -> Any:
+    """As in PyTorch: the logits of all tokens but the last, in one axis, with labels to leave out."""
+    logits, labels = (x @ head)[..., :-1, :].reshape(-1, _CLASSES), _LABELS[..., 1:].reshape(-1)
+    weights = labels != 3
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(weights, labels, 0))
+    return (losses * weights).sum() / weights.sum()
+
+
+def _tokens_in_one_axis(x: Any, head: Any) -> Any:
+    """The head's tokens are in one axis, and its logits in two."""
+    logits = (x.reshape(-1, _WIDTH) @ head).reshape(*x.shape[:2], _CLASSES)
+    return optax.softmax_cross_entropy_with_integer_labels(logits[:, 1:], _LABELS[:, 1:]).mean()
+
+
 def _after_a_low_rank_product(x: Any, head: Any) -> Any:
     """A LoRA adapter before the head: its second product is large beside its first one."""
     return _integer_labels(x + (x @ head[:, :2]) @ head[:2, :_WIDTH], head)
@@ -120,6 +146,10 @@ def _assert_close(before: Any, after: Any) -> None:
         (_one_hot_labels, 42),
         (_taken_along_axis, 21),
         (_logits_flattened, 2),
+        (_cut, 20),
+        (_cut_along_two_axes, 11),
+        (_cut_and_flattened, 2),
+        (_tokens_in_one_axis, 2),
         (_after_a_low_rank_product, 21),
         (_after_an_attention, 21),
     ],
@@ -128,6 +158,17 @@ def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_ro
     found, before, after = _in_chunks(loss, _HIDDEN, _HEAD)
     assert [(each.kind, each.num_rows) for each in found] == [(Kind.LOSS, num_rows)]
     _assert_close(before, after)
+
+
+@pytest.mark.parametrize("loss", [_cut, _cut_along_two_axes, _cut_and_flattened, _tokens_in_one_axis])
+def test_examples_are_divided_again_if_there_are_fewer_than_chunks(loss: Callable[..., Any]) -> None:
+    """In 10 chunks of 2 examples of at most 21 tokens, each has at most 5 tokens of one example, or 3 of both."""
+    step = jax.value_and_grad(loss, (0, 1))
+    changed = chunked(step, InChunks(loss=10))
+    classes = {_CLASSES, _CLASSES - 2}
+    sizes = [np.prod(shape) for shape in _shapes(changed) if classes.intersection(shape) and _WIDTH not in shape]
+    assert max(sizes) <= 6 * _CLASSES
+    _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
 
 
 def test_masks_accuracies_and_further_losses_stay_beside_it() -> None:
@@ -254,6 +295,29 @@ def test_the_parts_within_a_shard_map_are_computed_in_chunks(is_trained: bool) -
     assert {each.kind for each in found} == {Kind.LOSS, Kind.ATTENTION}
 
 
+def test_a_loss_of_divided_classes_is_computed_in_chunks() -> None:
+    """Each device has the logits of its own classes; the maximum and the sum of all are collectives."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+
+    def of_shards(x: Any, head: Any) -> Any:
+        logits = x @ head
+        largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "d")
+        of_all = jax.lax.psum(jnp.exp(logits - largest[..., None]).sum(-1), "d")
+        places = _LABELS - jax.lax.axis_index("d") * head.shape[1]
+        is_own = (places >= 0) & (places < head.shape[1])
+        own = jnp.take_along_axis(logits, jnp.clip(places, 0, head.shape[1] - 1)[..., None], -1)[..., 0]
+        return (jnp.log(of_all) + largest - jax.lax.psum(jnp.where(is_own, own, 0), "d")).mean()
+
+    specs = (PartitionSpec(), PartitionSpec(None, "d"))
+    loss = jax.shard_map(of_shards, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())
+    step = jax.value_and_grad(loss, (0, 1))
+    found: list[Region] = []
+    changed = chunked(step, InChunks(loss=4), found)
+    _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+    assert [(each.kind, each.num_rows, each.has_collectives) for each in found] == [(Kind.LOSS, 21, True)]
+    _assert_close(_integer_labels(_HIDDEN, _HEAD), changed(_HIDDEN, _HEAD)[0])
+
+
 def test_blocks_of_queries_are_chosen_before_the_heads_that_share_keys() -> None:
     query, key = normal(0, (2, 40, 2, 3, 4)), normal(1, (2, 40, 2, 4))
 
@@ -315,7 +379,7 @@ def test_what_a_loss_closes_over_is_computed_in_its_chunks(targets_of: Callable[
     assert (2, 21, _CLASSES) not in {var.aval.shape for var, _ in found[0].inputs}
 
 
-def test_logits_that_are_cut_are_computed_in_chunks_of_examples() -> None:
+def test_cut_logits_of_a_teacher_are_computed_in_chunks_of_tokens() -> None:
     """The last token has no label, so the logits of all tokens but one are compared."""
 
     def distilled(x: Any, head: Any) -> Any:
@@ -331,8 +395,9 @@ def test_logits_that_are_cut_are_computed_in_chunks_of_examples() -> None:
     found: list[Region] = []
     changed = chunked(distilled, InChunks(loss=2), found)
     _assert_close(jax.jit(distilled)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
-    assert [(each.num_rows, each.large_bytes) for each in found] == [(2, 2 * 2 * 21 * _CLASSES * 4)]
-    assert {_CLASSES, 21} not in [{*var.aval.shape[1:]} for var, _ in found[0].inputs]
+    # logits of student and teacher, of 2 examples and 20 tokens, in float32
+    assert [(each.num_rows, each.large_bytes) for each in found] == [(20, 2 * 2 * 20 * _CLASSES * 4)]
+    assert _CLASSES not in {var.aval.shape[-1] for var, _ in found[0].inputs if var.aval.ndim == 3}
 
 
 def test_what_is_also_read_outside_of_the_loss_stays_there() -> None:

@@ -1,7 +1,8 @@
 """Compute losses and attentions one chunk of rows at a time, in an unmodified step.
 
 Large arrays exist for one chunk at a time: a scan runs over the chunks, with `jax.checkpoint` around its body, so the
-backward pass recomputes each chunk.
+backward pass recomputes each chunk. If there are fewer rows than chunks, such as examples of many tokens, each row is
+divided again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jax.extend import core
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.evaluation import bound_values, value_of
-from memprof.sources.jax.checkpointing.parts import Part, with_parts
+from memprof.sources.jax.checkpointing.parts import Part, with_parts, with_replaced
 from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
 
@@ -31,22 +32,23 @@ def chunked(step: Callable[..., Any], chunks: InChunks, found: list[Region] | No
     Raises:
         MemprofError: a framework has jitted the step.
     """
-    parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
+    num_parts = {Kind.LOSS: chunks.loss, Kind.ATTENTION: chunks.attention}
 
     def find(jaxpr: core.Jaxpr, _: Constants) -> list[Part]:
-        regions = [each for each in find_regions(jaxpr) if parts[each.kind] > 1]
+        regions = [each for each in find_regions(jaxpr) if num_parts[each.kind] > 1]
         if found is not None:
             found.extend(regions)
-        return [
-            Part(
-                own=each.own,
-                reads=[var for var, _ in each.inputs],
-                evaluate=partial(_evaluate_in_chunks, region=each, num_parts=parts[each.kind]),
-            )
-            for each in regions
-        ]
+        return [_part_of(each, num_parts[each.kind]) for each in regions]
 
     return with_parts(step, find)
+
+
+def _part_of(region: Region, num_parts: int) -> Part:
+    return Part(
+        own=region.own,
+        reads=[var for var, _ in region.inputs],
+        evaluate=partial(_evaluate_in_chunks, region=region, num_parts=num_parts),
+    )
 
 
 def _evaluate_in_chunks(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Region, num_parts: int) -> None:
@@ -63,7 +65,12 @@ def _evaluate_in_chunks(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Reg
         return _evaluate_rows(jaxpr, region, values, num_rows)
 
     def iteration(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
-        return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
+        of_rows = partial(part, num_rows)
+        if num_parts > region.num_rows:
+            divided_again = _in_chunks(of_rows, rows, region.kind, -(-num_parts // region.num_rows))
+            if divided_again is not None:
+                return None, divided_again
+        return None, jax.checkpoint(of_rows, prevent_cse=False)(rows)
 
     def length(var: Any, axis: int, rows: int) -> int:
         """Return how many entries along an axis this many rows take."""
@@ -77,6 +84,19 @@ def _evaluate_in_chunks(jaxpr: core.Jaxpr, known: dict[Any, Any], *, region: Reg
         rest = jax.checkpoint(partial(part, region.num_rows - end))(tails)
     for number, (var, axis) in enumerate(region.outputs):
         known[var] = _joined(found[number], axis, rest[number : number + 1])
+
+
+def _in_chunks(function: Callable[..., Any], rows: Sequence[Any], kind: Kind, num_parts: int) -> list[Any] | None:
+    """Evaluate a function of one row in chunks of its own rows; return None if it has no such region."""
+
+    def find(jaxpr: core.Jaxpr, _: Constants) -> list[Part]:
+        regions = [each for each in find_regions(jaxpr) if each.kind is kind]
+        found.extend(regions)
+        return [_part_of(each, num_parts) for each in regions]
+
+    found: list[Region] = []
+    results = with_replaced(jax.make_jaxpr(function)(rows), find)(*rows)
+    return results if found else None
 
 
 def _evaluate_rows(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:

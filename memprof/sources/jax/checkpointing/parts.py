@@ -13,6 +13,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.apply import differentiated_as
 from memprof.sources.jax.checkpointing.closed_over import with_makers
 from memprof.sources.jax.checkpointing.constants import Constants
+from memprof.sources.jax.checkpointing.early_slices import with_early_slices
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
 from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, bound_shards, scan_layout
@@ -53,6 +54,11 @@ def with_parts(step: Callable[..., Any], find: Find) -> Callable[..., Any]:
         return _Replacement(find).function(extended, made=made)
 
     return reevaluated(step, evaluate, around=lambda: differentiated_as(differentiated))
+
+
+def with_replaced(closed: core.ClosedJaxpr, find: Find) -> Flat:
+    """Return a function without jits with its parts replaced."""
+    return _Replacement(find).function(closed)
 
 
 def _outside_derivatives(find: Find) -> Find:
@@ -111,7 +117,8 @@ class _Replacement:
             given: the outer variables passed as its first inputs.
             made: values of variables that are known although equations make them.
         """
-        jaxpr = closed.jaxpr
+        jaxpr = with_early_slices(closed.jaxpr, self.is_left)
+        closed = core.ClosedJaxpr(jaxpr, closed.consts)
         self.constants.add(closed, given)
         parts = self.find(jaxpr, self.constants)
         of_part = {number for part in parts for number in part.own}

@@ -8,21 +8,24 @@ never exist whole. Regions are found by data flow alone.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from math import prod
 from typing import Any
 
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.rows import Axis, Rows, rows_behind, rows_of
+from memprof.sources.jax.checkpointing.products import (
+    MIN_EXPANSION,
+    PRODUCT,
+    Graph,
+    large_products,
+    possible_rows,
+    size_of,
+)
+from memprof.sources.jax.checkpointing.rows import COLLECTIVES, Axis, Rows, divided_rows, rows_behind, rows_of
 
-_MIN_EXPANSION = 2  # how many times larger the first product must be than its operand with the rows
-_MANY_ROWS = 32  # fewer, such as the query heads that share keys, make few chunks
 _SOFTMAX = "exp"
-_PRODUCT = "dot_general"
 
 
 class Kind(Enum):
@@ -45,6 +48,7 @@ class Region:
         inputs: the variables from outside, each with its row axis.
         outputs: the variables that are read outside, each with its row axis, or None for sums over all rows.
         large_bytes: size of the products that it begins with.
+        has_collectives: whether it communicates with other devices of a `shard_map`.
     """
 
     kind: Kind
@@ -55,6 +59,7 @@ class Region:
     inputs: tuple[tuple[Any, Axis], ...]
     outputs: tuple[tuple[Any, Axis], ...]
     large_bytes: int
+    has_collectives: bool
 
 
 def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
@@ -63,12 +68,11 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     The largest products come first: a small one before the head, such as that of a low-rank adapter, would otherwise
     begin a region that contains the loss.
     """
-    graph = _Graph(jaxpr)
+    graph = Graph(jaxpr)
     found: list[Region] = []
     taken: set[int] = set()
-    products = [number for number, each in enumerate(jaxpr.eqns) if each.primitive.name == _PRODUCT]
-    for number in sorted(products, key=lambda number: (_size(jaxpr.eqns[number].outvars[0]), number), reverse=True):
-        for rows in () if number in taken else _possible_rows(jaxpr.eqns[number]):
+    for number in large_products(jaxpr):
+        for rows in () if number in taken else possible_rows(jaxpr.eqns[number]):
             region = _region_of(graph, number, rows)
             if region is not None and not taken.intersection(region.own):
                 taken.update(region.own)
@@ -77,79 +81,76 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
     return sorted(found, key=lambda each: each.numbers)
 
 
-def _possible_rows(equation: Any) -> list[Rows]:
-    """Return the possible row axes of a product: the last axis of its first operand first, axes of few rows last."""
-    found: dict[int, list[Rows]] = {True: [], False: []}
-    for side, atom in enumerate(equation.invars):
-        for axis in reversed(range(atom.aval.ndim)):
-            (contracted, batch) = equation.params["dimension_numbers"]
-            length = atom.aval.shape[axis]
-            is_free = axis not in (*contracted[side], *batch[side])
-            if is_free and length > 1 and _size(equation.outvars[0]) >= _MIN_EXPANSION * _size(atom):
-                rows = rows_of(equation, (axis, None) if side == 0 else (None, axis), length)
-                if rows is not None:
-                    found[length >= _MANY_ROWS].append(rows)
-    return [*found[True], *found[False]]
-
-
-class _Graph:
-    """The equations that make and read each variable of a function."""
-
-    def __init__(self, jaxpr: core.Jaxpr) -> None:
-        self.equations = jaxpr.eqns
-        self.maker = {var: number for number, each in enumerate(jaxpr.eqns) for var in each.outvars}
-        self.readers: dict[Any, list[int]] = defaultdict(list)
-        for number, equation in enumerate(jaxpr.eqns):
-            for atom in dict.fromkeys(each for each in equation.invars if isinstance(each, core.Var)):
-                self.readers[atom].append(number)
-        self.results = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
-
-
-def _region_of(graph: _Graph, number: int, rows: Rows) -> Region | None:
+def _region_of(graph: Graph, number: int, rows: Rows) -> Region | None:
     """Return the region that begins with a product, and with other products of which it reads large results, or None.
 
     A loss that compares a student with its teacher reads the logits of both.
     """
     seeds = {number: rows}
-    found = _Growth(graph, seeds).region()
+    found = _grown(graph, seeds)
     tried: set[int] = set()
     while found is not None:
-        size = _size(graph.equations[number].outvars[0])
+        size = size_of(graph.equations[number].outvars[0])
         other = next((each for each in _read_products(graph, found, size) if each not in tried), None)
         if other is None:
             return found
         tried.add(other)
-        for of_other in _possible_rows(graph.equations[other]):
-            region = _Growth(graph, {**seeds, other: of_other}).region()
+        for of_other in possible_rows(graph.equations[other]):
+            region = _grown(graph, {**seeds, other: of_other})
             if region is not None and region.num_rows == found.num_rows and other in region.own:
                 seeds, found = {**seeds, other: of_other}, region
                 break
     return None
 
 
-def _read_products(graph: _Graph, region: Region, size: int) -> Iterator[int]:
+def _read_products(graph: Graph, region: Region, size: int) -> Iterator[int]:
     """Yield the products whose results a region reads, as they are or in another form, if they are large for `size`."""
-    for var in (var for var, _ in region.inputs if _MIN_EXPANSION * _size(var) >= size):
+    for var in (var for var, _ in region.inputs if MIN_EXPANSION * size_of(var) >= size):
         number = graph.maker.get(var)
-        while number is not None and graph.equations[number].primitive.name != _PRODUCT:
+        while number is not None and graph.equations[number].primitive.name != PRODUCT:
             inputs = [atom for atom in graph.equations[number].invars if isinstance(atom, core.Var)]
-            largest = max(inputs, key=_size, default=None)
-            is_form = largest is not None and _MIN_EXPANSION * _size(largest) >= _size(var)
+            largest = max(inputs, key=size_of, default=None)
+            is_form = largest is not None and MIN_EXPANSION * size_of(largest) >= size_of(var)
             number = graph.maker.get(largest) if is_form else None
         if number is not None and number not in region.own:
             yield number
 
 
 class _MixedRowsError(Exception):
-    """An operation mixes the rows, or is unknown."""
+    """An operation mixes the rows, or is unknown.
+
+    Attributes:
+        num_rows: a smaller number of rows, each of several of these, that the operation does not mix; or None.
+    """
+
+    def __init__(self, num_rows: int | None = None) -> None:
+        super().__init__()
+        self.num_rows = num_rows
+
+
+def _grown(graph: Graph, seeds: dict[int, Rows]) -> Region | None:
+    """Return the region that begins with these products, or None.
+
+    If the rows are divided into examples later, each of several tokens, the rows are the examples.
+    """
+    number, rows = next(iter(seeds.items()))
+    assert rows.result is not None
+    num_rows: int | None = int(graph.equations[number].outvars[0].aval.shape[rows.result])
+    while num_rows is not None and num_rows > 1:
+        try:
+            return _Growth(graph, seeds, num_rows).region()
+        except _MixedRowsError as error:
+            num_rows = error.num_rows
+    return None
 
 
 @dataclass(slots=True)
 class _Growth:
     """A region while it grows."""
 
-    graph: _Graph
+    graph: Graph
     seeds: dict[int, Rows]  # the products that it begins with
+    num_rows: int
     rows: dict[int, Rows] = field(default_factory=dict)
     axes: dict[Any, Axis] = field(default_factory=dict)  # row axes of the variables that it makes
     waiting: dict[Any, int] = field(default_factory=dict)  # variables made from the region's, which may lie behind it
@@ -158,38 +159,34 @@ class _Growth:
     def _products(self) -> list[Any]:
         return [self.graph.equations[number].outvars[0] for number in self.seeds]
 
-    @property
-    def _num_rows(self) -> int:
-        axis = next(iter(self.seeds.values())).result
-        assert axis is not None
-        return int(self._products[0].aval.shape[axis])
-
     def region(self) -> Region | None:
-        """Return the region of the products, or None."""
-        try:
-            for number in range(min(self.seeds), len(self.graph.equations)):
-                if number in self.seeds:
-                    self._begin(number)
-                else:
-                    self._visit(number)
-            own = frozenset(self.rows)
-            inputs = self._inputs()
-        except _MixedRowsError:
-            return None
+        """Return the region of the products, or None if it makes no loss and no attention.
+
+        Raises:
+            _MixedRowsError: an operation mixes the rows.
+        """
+        for number in range(min(self.seeds), len(self.graph.equations)):
+            if number in self.seeds:
+                self._begin(number)
+            else:
+                self._visit(number)
+        own = frozenset(self.rows)
+        inputs = self._inputs()
         made = [var for number in own for var in self.graph.equations[number].outvars]
         outputs = [(var, self.axes[var]) for var in made if self._is_read_outside(var)]
         names = [self.graph.equations[number].primitive.name for number in sorted(own.difference(self.seeds))]
         if not outputs or _SOFTMAX not in names or any(self._is_large(var) for var, _ in outputs):
             return None
         return Region(
-            kind=Kind.ATTENTION if _PRODUCT in names[names.index(_SOFTMAX) :] else Kind.LOSS,
+            kind=Kind.ATTENTION if PRODUCT in names[names.index(_SOFTMAX) :] else Kind.LOSS,
             numbers=tuple(sorted(self.rows)),
             own=own,
             rows=self.rows,
-            num_rows=self._num_rows,
+            num_rows=self.num_rows,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            large_bytes=sum(_size(each) * each.aval.dtype.itemsize for each in self._products),
+            large_bytes=sum(size_of(each) * each.aval.dtype.itemsize for each in self._products),
+            has_collectives=not COLLECTIVES.isdisjoint(names),
         )
 
     def _begin(self, number: int) -> None:
@@ -216,10 +213,11 @@ class _Growth:
         own = [isinstance(atom, core.Var) and atom in self.axes for atom in read]
         axes = [self.axes[atom] if is_own else None for atom, is_own in zip(read, own, strict=True)]
         is_of_sum = any(is_own and axis is None for axis, is_own in zip(axes, own, strict=True))
-        rows = None if is_of_sum else rows_of(self.graph.equations[number], axes, self._num_rows)
-        if rows is None or any(
-            is_own and axis != wanted for axis, is_own, wanted in zip(axes, own, rows.inputs, strict=True)
-        ):
+        equation = self.graph.equations[number]
+        rows = None if is_of_sum else rows_of(equation, axes, self.num_rows)
+        if rows is None:
+            raise _MixedRowsError(divided_rows(equation, axes, self.num_rows))
+        if any(is_own and axis != wanted for axis, is_own, wanted in zip(axes, own, rows.inputs, strict=True)):
             raise _MixedRowsError
         self._add(number, rows)
 
@@ -252,11 +250,7 @@ class _Growth:
         return list(found)
 
     def _is_large(self, var: Any) -> bool:
-        return _MIN_EXPANSION * _size(var) >= _size(self._products[0])
+        return MIN_EXPANSION * size_of(var) >= size_of(self._products[0])
 
     def _is_read_outside(self, var: Any) -> bool:
         return var in self.graph.results or any(number not in self.rows for number in self.graph.readers[var])
-
-
-def _size(atom: Any) -> int:
-    return prod(atom.aval.shape)

@@ -23,6 +23,7 @@ _ELEMENTWISE = frozenset(
     " regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic"
     " shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta".split()
 )
+COLLECTIVES = frozenset({"pmax", "pmin", "psum", "psum2", "psum_invariant"})
 _REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
 
 Axis = int | None  # the row axis; None: an array without rows, which each chunk needs whole
@@ -68,6 +69,22 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     return None if rule is None else rule(equation, axes)
 
 
+def divided_rows(equation: Any, axes: Sequence[Axis], num_rows: int) -> int | None:
+    """Return the number of parts into which a reshape divides the rows, such as examples of tokens; otherwise None."""
+    if equation.primitive.name != "reshape" or axes[0] is None:
+        return None
+    (operand, *_), sizes = equation.invars, equation.params["new_sizes"]
+    before = prod(operand.aval.shape[: axes[0]])
+    return next(
+        (
+            size
+            for place, size in enumerate(sizes)
+            if 1 < size < num_rows and num_rows % size == 0 and prod(sizes[:place]) == before
+        ),
+        None,
+    )
+
+
 def is_known(name: str) -> bool:
     """Whether there is a rule for an operation, although it may mix the rows."""
     return name in _ELEMENTWISE or name in _UNARY_RULES or name in _NARY_RULES
@@ -95,6 +112,12 @@ def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     (axis,) = found
     inputs = (axis if atom.aval.ndim and atom.aval.shape[axis] == shape[axis] else None for atom in equation.invars)
     return Rows(inputs=tuple(inputs), result=axis)
+
+
+def _collective(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    """Return the row axes of a collective within a `shard_map`: it combines the same entries of several devices."""
+    of_vmap = any(isinstance(each, int) for each in equation.params["axes"])  # an axis of the array
+    return None if of_vmap else _elementwise(equation, axes)
 
 
 def _broadcast(equation: Any, axis: int, num_rows: int) -> Rows | None:
@@ -298,6 +321,7 @@ _UNARY_RULES: dict[str, Callable[[Any, int, int], Rows | None]] = {
     "unstack": _unstack,
 }
 _NARY_RULES: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
+    **dict.fromkeys(COLLECTIVES, _collective),
     **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
     "concatenate": _along("dimension"),
     "conv_general_dilated": _convolution,
