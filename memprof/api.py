@@ -33,6 +33,7 @@ from memprof.analysis.records.report import ModuleNode, Report
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
 from memprof.progress import rows_shown, stages_shown
+from memprof.reports.document import Document
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
 from memprof.reports.formats.json import render_object
@@ -46,7 +47,8 @@ from memprof.sources.capture_file import read_capture, write_capture
 from memprof.sources.jax.tracing.step_checks import check_label, shown
 from memprof.sources.pool_settings import parse_pool
 from memprof.studies.advice.advice import Advice
-from memprof.studies.advice.known import known_advice
+from memprof.studies.advice.advise import without_saving
+from memprof.studies.advice.known import known_advice, known_changes
 from memprof.studies.serving import ServingPlan
 
 if TYPE_CHECKING:
@@ -230,14 +232,18 @@ class AdviceList(tuple[Advice, ...]):
         return super().__getitem__(place)
 
     def __str__(self) -> str:
-        return str(lower(advice_document(self.report, self, of_step=self.of_step), RenderOptions()))
+        return str(lower(self._document(), RenderOptions()))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
-        return document_fragment(advice_document(self.report, self, of_step=self.of_step))
+        return document_fragment(self._document())
+
+    def _document(self) -> Document:
+        idle = without_saving(self.report, known_changes(self.report))
+        return advice_document(self.report, self, of_step=self.of_step, without_saving=idle)
 
 
 @dataclass(frozen=True, slots=True)

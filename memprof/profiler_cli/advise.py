@@ -68,7 +68,8 @@ def advise(
     from memprof.reports.views.advice import advice_document
     from memprof.sources.capture_file import read_capture
     from memprof.sources.jax.xla.portable_program import TO_THE_PLAN
-    from memprof.studies.advice.known import known_advice
+    from memprof.studies.advice.advise import without_saving
+    from memprof.studies.advice.known import known_advice, known_changes
 
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
@@ -95,7 +96,9 @@ def advise(
         if report.framework != "jax":
             raise MemprofError(f"{report.label} is a trace of PyTorch, and advice names changes of JAX code")
         advice = known_advice(report)
-    print_document(advice_document(report, advice, of_step=of_step), advice_list_json(report, advice), show)
+    idle = without_saving(report, known_changes(report))
+    document = advice_document(report, advice, of_step=of_step, without_saving=idle)
+    print_document(document, advice_list_json(report, advice), show)
 
 
 def _names_step(what: str) -> bool:

@@ -28,8 +28,8 @@ from memprof.studies.advice.what_if import changed_at_peak
 _NOTHING = "No rule found a saving of 2% or more in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
 _CAUTION = (
-    "Each saving is for one change; two changes together save less than the sum."
-    ' "up to" is an upper bound, not compiled.'
+    "Each saving is for one change alone. Several together may save less than the sum, or more, if each leaves another"
+    ' peak: see `memprof plan --allow`. "up to" is an upper bound, not compiled.'
 )
 _COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the changes that memprof can make itself."
 _NONE_SAVES = " memprof has compiled the changes that it can make to this step itself: none saves 2% or more."
@@ -43,16 +43,20 @@ _MEANING = {
 }
 
 
-def advice_document(report: Report, advice: Sequence[Advice], *, of_step: bool) -> Document:
+def advice_document(
+    report: Report, advice: Sequence[Advice], *, of_step: bool, without_saving: Sequence[Advice] = ()
+) -> Document:
     """Build a document of the advice alone.
 
     Args:
         of_step: whether memprof had the step, and not a capture alone: it then has compiled the changes.
+        without_saving: compiled changes that save nothing alone, but may after others.
     """
     aside = f"footprint {format_bytes(report.unpressed.footprint_bytes)} on {report.target.name}"
     verdict = Note(text=report.verdict.sentence, tone=TONES[report.verdict.answer])
     heading = Heading(text=report.label, level=1, aside=aside)
-    return Document(blocks=(heading, *pressure_notes(report), verdict, *advice_blocks(report, advice, of_step=of_step)))
+    blocks = (*pressure_notes(report), verdict, *advice_blocks(report, advice, of_step=of_step))
+    return Document(blocks=(heading, *blocks, *_without_saving(advice, without_saving)))
 
 
 def advice_blocks(report: Report, advice: Sequence[Advice], *, of_step: bool = False) -> tuple[Block, ...]:
@@ -71,6 +75,15 @@ def caution(advice: Sequence[Advice], *, of_step: bool = False) -> Note:
     if any(each.is_compiled for each in advice):
         return Note(text=_CAUTION, tone=Tone.MUTED)
     return Note(text=_CAUTION + (_NONE_SAVES if of_step else _COMPILES), tone=Tone.MUTED)
+
+
+def _without_saving(advice: Sequence[Advice], changes: Sequence[Advice]) -> tuple[Note, ...]:
+    """Name compiled changes without a saving, if there is a change after which they may have one."""
+    if not changes or not any(each.is_compiled for each in advice):
+        return ()
+    names = "; ".join(each.proposal.what for each in changes)
+    text = f"Without a saving alone, but maybe with one after another change: {names}."
+    return (Note(text=text, tone=Tone.MUTED),)
 
 
 def unpressed_note(report: Report) -> tuple[Note, ...]:

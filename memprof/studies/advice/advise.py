@@ -97,6 +97,9 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 )
 
 
+_OF_PASSES = (Aim.ACCUMULATE_GRADIENTS, Aim.CHUNK_ATTENTION, Aim.CHUNK_LOSS, Aim.FUSE_ATTENTION)
+
+
 def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...]:
     """Return advice on a report: compiled savings first, then upper bounds.
 
@@ -122,6 +125,12 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
         and not (recomputes and each.proposal.intent.aim.recomputes)
     ]
     return ranked((*best, *bounds))
+
+
+def without_saving(report: Report, compiled: Sequence[Advice]) -> tuple[Advice, ...]:
+    """Return the compiled changes of the passes that save too little to show, because other arrays make the peak."""
+    least = SMALLEST_SHARE * report.unpressed.footprint_bytes
+    return tuple(each for each in compiled if each.saving_bytes <= least and each.proposal.intent.aim in _OF_PASSES)
 
 
 def _is_beaten(advice: Advice, before: Sequence[Advice], others: Sequence[Advice]) -> bool:

@@ -115,8 +115,9 @@ def advise_step(
                 interrupted(report, advise(report, compiled))
             raise
     keep_changes(report, compiled, is_complete=not failures)
-    found = tuple(replace(each, refusal=failures.get(each.rule, "")) for each in advise(report, compiled))
-    advised = {each.rule for each in found}  # an estimate says itself why it is not compiled
+    advice = advise(report, compiled)
+    found = tuple(each if each.is_compiled else replace(each, refusal=failures.get(each.rule, "")) for each in advice)
+    advised = {each.rule for each in found if not each.is_compiled}  # an estimate says itself why it is not compiled
     for name in (each for each in failures if each not in advised):
         warn(f"memprof could not try {name}: {failures[name]}")
     return report, found

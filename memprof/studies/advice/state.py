@@ -148,8 +148,11 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
         return
     without = _with_optimizer_state_of(report, factored_bytes)
     # Another update has other temporaries, and other arrays leave other gaps.
-    without_state = _with_optimizer_state_of(report, 0)
-    at_most_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, without_state))
+    at_most_bytes = sum(
+        buffer.size_bytes - instead.size_bytes
+        for buffer in changed_at_peak(report, without)
+        if (instead := without(buffer)) is not None
+    )
     at_most_bytes += report.categories[Category.UPDATE_TEMPS] + report.categories[Category.FRAGMENTATION]
     num_params = max(1, sum(_on_device(report, leaf, leaf.num_elements) for leaf in params))
     per_param = state_bytes / num_params

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
 
 from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
 from memprof.errors import MemprofError
@@ -29,25 +32,25 @@ def in_parts(step: Step) -> Iterator[Change]:
     """Yield the step with gradients accumulated over four minibatches, or fewer; if that is impossible, with chunks."""
     num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
     if num_examples is not None:
-        yield from _in_minibatches(step, num_examples, _divisors(num_examples, _NUM_PARTS)[-1:])
+        yield from _in_minibatches(step, num_examples, _divisors(step, num_examples, _NUM_PARTS)[-1:])
         return
     num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _NUM_CHUNKS)))
     if num_examples is not None:
-        yield from _in_chunks(step, num_examples, _divisors(num_examples, _NUM_CHUNKS)[-1:])
+        yield from _in_chunks(step, num_examples, _divisors(step, num_examples, _NUM_CHUNKS)[-1:])
 
 
 def accumulated_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with accumulated gradients, each time over at least twice as many minibatches."""
     num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
     if num_examples is not None:
-        yield from _in_minibatches(step, num_examples, _doubled(num_examples))
+        yield from _in_minibatches(step, num_examples, _doubled(step, num_examples))
 
 
 def chunked_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with examples in chunks, each time in at least twice as many."""
     num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _MAX_PARTS)))
     if num_examples is not None:
-        yield from _in_chunks(step, num_examples, _doubled(num_examples))
+        yield from _in_chunks(step, num_examples, _doubled(step, num_examples))
 
 
 def _num_examples(step: Step, divided: AbstractContextManager[list[Loss]]) -> int | None:
@@ -62,14 +65,26 @@ def _num_examples(step: Step, divided: AbstractContextManager[list[Loss]]) -> in
     return min(each.num_examples for each in losses if each.num_examples is not None)
 
 
-def _divisors(number: int, most: int) -> list[int]:
-    return [each for each in range(2, most + 1) if number % each == 0]
+def _divisors(step: Step, num_examples: int, most: int) -> list[int]:
+    """Return the numbers of equal parts of the examples in which each device has examples."""
+    num_shards = max(
+        (each for leaf in jax.tree.leaves(step.spec.args) for each in _shards(leaf, num_examples)), default=1
+    )
+    return [each for each in range(2, most + 1) if num_examples % (each * num_shards) == 0]
 
 
-def _doubled(num_examples: int) -> list[int]:
+def _shards(leaf: Any, num_examples: int) -> Iterator[int]:
+    """Yield the numbers of parts into which an argument's sharding divides an axis of the examples."""
+    shape, sharding = getattr(leaf, "shape", ()), getattr(leaf, "sharding", None)
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        of_device = sharding.shard_shape(shape)
+        yield from (whole // part for whole, part in zip(shape, of_device, strict=True) if whole == num_examples)
+
+
+def _doubled(step: Step, num_examples: int) -> list[int]:
     """Return numbers of equal parts, each at least twice the one before."""
     doubled: list[int] = []
-    for number in _divisors(num_examples, _MAX_PARTS):
+    for number in _divisors(step, num_examples, _MAX_PARTS):
         if not doubled or number >= 2 * doubled[-1]:
             doubled.append(number)
     return doubled

@@ -153,25 +153,40 @@ class _Search:
         )
 
     def _try_changes(self, allowed: Collection[Allowed], budget_bytes: int) -> None:
-        """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory."""
-        report = self._report
-        for each in Allowed:
-            if each not in allowed or self._smallest_bytes <= budget_bytes:
-                continue
-            step = Step(spec=self.step.spec, target=self._compiler.target, report=report, advice=upper_bounds(report))
-            for change in (made for made in each.family(step) if made.rule == each.rule):
-                smallest = self._smallest_bytes
-                changed = self._compiler.report(change.spec, each.rule)
-                found = changed_step(each.rule, change.spec, changed, self._compiler)
-                found.points[0] = replace(found.points[0], num_parts=change.intent.num_parts)
-                self.points += found.points
-                if found.points[0].footprint_bytes >= smallest:
-                    break
-                self.step, report = found, changed
-                self.changes = [kept for kept in self.changes if kept.rule != each.rule]
-                self.changes.append(PlannedChange(rule=each.rule, code=change.code, rewrite=change.rewrite))
-                if not each.is_gradual or self._smallest_bytes <= budget_bytes:
-                    break
+        """Compile allowed changes in turn until the footprint is within the budget; keep those that save memory.
+
+        A change may save nothing as long as other arrays make the peak, so it is tried again after others that do.
+        """
+        report, pending = self._report, [each for each in Allowed if each in allowed]
+        tried_on: dict[Allowed, ChangedStep] = {}  # the step to which a change was no use
+        while self._smallest_bytes > budget_bytes:
+            each = next((each for each in pending if tried_on.get(each) is not self.step), None)
+            if each is None:
+                return
+            step, num_compiles = self.step, len(self.points)
+            report = self._try_change(each, report, budget_bytes)
+            if self.step is step and len(self.points) > num_compiles:
+                tried_on[each] = step
+            else:
+                pending.remove(each)
+
+    def _try_change(self, allowed: Allowed, report: Report, budget_bytes: int) -> Report:
+        """Compile the versions of a change, and keep those that save memory; return the report of the step so far."""
+        step = Step(spec=self.step.spec, target=self._compiler.target, report=report, advice=upper_bounds(report))
+        for change in (made for made in allowed.family(step) if made.rule == allowed.rule):
+            smallest = self._smallest_bytes
+            changed = self._compiler.report(change.spec, allowed.rule)
+            found = changed_step(allowed.rule, change.spec, changed, self._compiler)
+            found.points[0] = replace(found.points[0], num_parts=change.intent.num_parts)
+            self.points += found.points
+            if found.points[0].footprint_bytes >= smallest:
+                break
+            self.step, report = found, changed
+            self.changes = [kept for kept in self.changes if kept.rule != allowed.rule]
+            self.changes.append(PlannedChange(rule=allowed.rule, code=change.code, rewrite=change.rewrite))
+            if not allowed.is_gradual or self._smallest_bytes <= budget_bytes:
+                break
+        return report
 
     def _choose_place(self, budget_bytes: int) -> None:
         """Put the checkpoints around user functions, if these are a better place for a budget than the blocks."""

@@ -551,6 +551,19 @@ class TestAllowedChanges:
         ]
         assert plan.best is plan.points[-1]
 
+    def test_a_change_that_saves_nothing_is_tried_again_after_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The attention makes the peak, and after it the loss does."""
+        saved_bytes = {"net+fused-attention": 100, "net+fused-attention+chunked-loss": 600}
+        compiler = _Compiler([_layers()], saved_bytes=saved_bytes)
+        plan = compiler.plan(monkeypatch, 1400, allowed=(Allowed.CHUNKED_LOSS, Allowed.FUSED_ATTENTION))
+        assert [(row[0], row[1]) for row in _rows(plan)] == [
+            ("as it is", 2000),
+            ("chunked_loss", 2000),
+            ("flash_attention", 1900),
+            ("chunked_loss", 1400),
+        ]
+        assert [each.rule for each in plan.changes] == ["flash_attention", "chunked_loss"]
+
     def test_a_change_that_the_step_does_not_have_is_not_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.missing = {Allowed.DONATE}
         compiler = _Compiler([_layers()], saved_bytes={"net+chunked-loss": 1000})

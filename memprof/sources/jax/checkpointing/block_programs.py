@@ -48,7 +48,7 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[BlockProgram]:
             for each in block_loops(closed.jaxpr)
         ]
     run, inputs, _ = equations_as_function(closed.jaxpr, repeated.start, repeated.length)
-    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+    avals = [jit_adapter.strong_type(var) for var in inputs]
     passed_on = _passed_on(closed.jaxpr, repeated)
     carried = [place for place, var in enumerate(inputs) if var in passed_on]
     return [BlockProgram(closed=jax.make_jaxpr(run)(*avals), count=repeated.count, carried=carried)]

@@ -7,8 +7,12 @@ from typing import Any
 
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.evaluation import bind, value_of
+from memprof.sources.jax.checkpointing.evaluation import value_of
 from memprof.sources.jax.tracing import jit_adapter
+
+# Constants are computed without the mesh of the step.
+_OF_MESH = frozenset({"pvary", "reshard", "sharding_constraint"})  # the same values, of another type or elsewhere
+_SHARDINGS = frozenset({"out_sharding", "sharding"})  # parameters
 
 
 class Constants:
@@ -77,8 +81,9 @@ class Constants:
             for each in equation.invars:
                 if isinstance(each, core.Var) and each not in known:
                     known[each] = value_of(self._resolved(each), known)
-            if equation.primitive.name == "pvary":  # a change of the type within `shard_map`
-                known.update(zip(equation.outvars, [value_of(each, known) for each in equation.invars], strict=True))
-            else:
-                bind(equation, known, equation.params)
+            results = [value_of(each, known) for each in equation.invars]
+            if equation.primitive.name not in _OF_MESH:
+                params = {**equation.params, **dict.fromkeys(_SHARDINGS & {*equation.params})}
+                results = jit_adapter.bound(equation, results, params)  # not in the equation's context, a mesh
+            known.update(zip(equation.outvars, results, strict=True))
         return value_of(atom if isinstance(atom, core.Literal) else self._resolved(atom), known)

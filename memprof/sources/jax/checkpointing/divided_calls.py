@@ -133,7 +133,7 @@ def _custom_jvp(equation: Any, states: Sequence[State], num_rows: int, divide: _
         results, of_tangents = jax.jvp(of_floats, [values[number] for number in floats], [*tangents])
         return results, of_tangents
 
-    shapes = [*map(_shape, equation.invars)]
+    shapes = [*map(jit_adapter.strong_type, equation.invars)]
     function = without_rules(equation.params["call_jaxpr"])
     both = without_rules(jax.make_jaxpr(derivative)(shapes, [shapes[number] for number in floats]))
     tangents = [states[number] for number in floats]
@@ -183,9 +183,9 @@ def _custom_vjp(equation: Any, states: Sequence[State], num_rows: int, divide: _
     def backward(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         return [*jax.tree.unflatten(structure, residuals)([*cotangents])]
 
-    first = without_rules(jax.make_jaxpr(forward)(*map(_shape, equation.invars)))
-    residuals = [*map(_shape, first.jaxpr.outvars[num_results:])]
-    second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(_shape, equation.outvars)]))
+    first = without_rules(jax.make_jaxpr(forward)(*map(jit_adapter.strong_type, equation.invars)))
+    residuals = [*map(jit_adapter.strong_type, first.jaxpr.outvars[num_results:])]
+    second = without_rules(jax.make_jaxpr(backward)(residuals, [*map(jit_adapter.strong_type, equation.outvars)]))
     of_first = divide(first.jaxpr, [*[None] * len(first.consts), *states], num_rows)
     results = of_first.results[:num_results]
     cotangents = [None if axis_of(each) is None else each for each in results]
@@ -220,10 +220,6 @@ def _of_gradient(state: State) -> State:
     if state is None:
         return Total.SUM
     return None if state is Total.SUM else state
-
-
-def _shape(atom: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
 def is_float(atom: Any) -> bool:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 from jax.extend import core
 
 from memprof.errors import MemprofError
@@ -64,9 +63,12 @@ class DividedLoss(ABC):
                 raise UndividedError(f"{named(equation)} has side effects")
         self.floats = [number for number, var in enumerate(self.jaxpr.invars) if is_float(var)]
         self.num_examples, self._states, self.division = self._divided()
-        self.num_parts = max(each for each in range(1, max_parts + 1) if self.num_examples % each == 0)
+        num_shards = self._num_shards()
+        numbers = range(1, max_parts + 1)
+        self.num_parts = max(each for each in numbers if self.num_examples % (each * num_shards) == 0 or each == 1)
         if self.num_parts == 1:
-            raise UndividedError(f"{self.num_examples} examples have no parts of equal size")
+            on_devices = f" on {num_shards} devices" if num_shards > 1 else ""
+            raise UndividedError(f"{self.num_examples} examples{on_devices} have no parts of equal size")
         self._is_interleaved = interleaved
         self.sums, self.rows = self.wanted(self.division)
 
@@ -97,6 +99,11 @@ class DividedLoss(ABC):
             raise UndividedError(reasons[0])
         return tries[reasons.index("")]
 
+    def _num_shards(self) -> int:
+        """Return the number of parts into which an explicit mesh divides the examples: each device takes its own."""
+        states = zip(self.jaxpr.constvars, self._states, strict=False)
+        return max(jit_adapter.num_shards(var, axis) for var, axis in states if isinstance(axis, int))
+
     def piece(self, index: Any) -> Piece:
         """Return one part of the examples."""
         num_rows, is_interleaved = self.num_examples, self._is_interleaved
@@ -123,7 +130,7 @@ class DividedLoss(ABC):
 
     def zero_sums(self) -> list[Any]:
         """Return zeros for the sums over all examples."""
-        return [jnp.zeros(var.aval.shape, var.aval.dtype) for var in self.sums]
+        return [jit_adapter.zeros_of(var) for var in self.sums]
 
     def whole(self, args: Sequence[Any], sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
         """Return the results, from the sums and the stacked rows of all parts."""

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -430,13 +431,34 @@ def name_of(equation: Any) -> Iterator[None]:
     """Give operations traced inside the name, the traceback and the settings of an equation.
 
     If JAX had traced a jit before, the equations inside it may lack a traceback in the user's code. The traceback of
-    the code around them is used then.
+    the code around them is used then. Equations from within a `shard_map` can be traced outside of it: the names of the
+    axes of its mesh are known.
     """
     from jax._src import source_info_util
 
     info, around = equation.source_info, source_info_util.current()
     calls = info.traceback if any(source_info_util.user_frames(info.traceback)) else around.traceback
-    with source_info_util.user_context(calls, name_stack=around.name_stack + info.name_stack), equation.ctx.manager:
+    with (
+        source_info_util.user_context(calls, name_stack=around.name_stack + info.name_stack),
+        equation.ctx.manager,
+        _in_shard_map(equation),
+    ):
+        yield
+
+
+@contextmanager
+def _in_shard_map(equation: Any) -> Iterator[None]:
+    """Name the axes over which the `shard_map` around an equation runs, as it does itself (jax 0.10 to 0.12)."""
+    from jax._src import config
+    from jax._src.core import extend_axis_env_nd, get_axis_env
+
+    mesh, known = equation.ctx.cur_abstract_mesh, get_axis_env()
+    missing = [(axis, mesh.shape[axis]) for axis in mesh.manual_axes if not known.axis_exists(axis)]
+    if not missing:
+        yield
+        return
+    checks_types = any(atom.aval.mat.varying for atom in (*equation.invars, *equation.outvars))
+    with extend_axis_env_nd(missing), config._check_vma(checks_types):
         yield
 
 
@@ -458,6 +480,25 @@ def bound_shards(equation: Any, function: Callable[..., Sequence[Any]], values: 
         axis_names={*params["newly_manual_axes"]},
     )
     return list(mapped(*values))
+
+
+def strong_type(atom: Any) -> Any:
+    """Return the type of an atom, which is not weak; in an explicit mesh, with its sharding (jax 0.10 to 0.12)."""
+    return atom.aval.update(weak_type=False)
+
+
+def zeros_of(atom: Any) -> jax.Array:
+    """Return zeros of the type of an atom (jax 0.10 to 0.12)."""
+    from jax._src.ad_util import zeros_like_aval
+
+    return zeros_like_aval(strong_type(atom))
+
+
+def num_shards(atom: Any, axis: int) -> int:
+    """Return the number of parts into which an explicit mesh divides an axis of an atom."""
+    sharding = atom.aval.sharding
+    names = sharding.spec[axis] if axis < len(sharding.spec) else None
+    return prod(int(sharding.mesh.shape[name]) for name in ((names,) if isinstance(names, str) else names or ()))
 
 
 def maker_of(value: Any) -> Any | None:
