@@ -116,6 +116,7 @@ class Intent:
         drops: whether some of the values are dropped at random.
         num_parts: number of parts to compute them in.
         trains: whether the step has a backward pass.
+        in_shard_map: whether the step is a function in `shard_map`, which divides arrays itself.
     """
 
     aim: Aim
@@ -127,6 +128,7 @@ class Intent:
     drops: bool = False
     num_parts: int = 1
     trains: bool = True
+    in_shard_map: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

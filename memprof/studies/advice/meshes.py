@@ -45,13 +45,21 @@ def replicated_state(report: Report) -> Iterator[Proposal]:
                 continue
             words = role.value.replace("_", " ")
             yield Proposal(
-                intent=Intent(aim=Aim.DIVIDE_STATE, names=(role.value,), axes=(axis,)),
+                intent=Intent(
+                    aim=Aim.DIVIDE_STATE, names=(role.value,), axes=(axis,), in_shard_map=_is_in_shard_map(report)
+                ),
                 what=f"Divide {words} over {axis}={size}",
                 evidence=f"{amount(replicated, 'arrays')} of {words} are the same on all {size} devices along {axis};"
                 f" the largest is {replicated[0].op}",
                 cost=cost,
                 without=without,
             )
+
+
+def _is_in_shard_map(report: Report) -> bool:
+    """Whether the step is a function in `shard_map`, and not only a part of it: `jit(step)/shard_map/...`."""
+    names = [buffer.op.split("/") for buffer in report.temp_buffers if buffer.op.startswith("jit(")]
+    return sum("shard_map" in name[1:2] for name in names) > len(names) / 2
 
 
 def _divided(paths: frozenset[str], size: int) -> Without:

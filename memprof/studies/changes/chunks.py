@@ -71,7 +71,4 @@ def _cost(regions: list[Region], *, recomputes: bool) -> str:
 def _evidence(regions: list[Region], kind: Kind) -> str:
     largest = max(regions, key=lambda each: each.large_bytes)
     name = "losses of logits" if kind is Kind.LOSS else "attentions"
-    return (
-        f"{name} found by data flow: {len(regions)}; the largest makes {largest.large_bytes:,} bytes of"
-        f" {largest.num_rows:,} rows at once"
-    )
+    return f"{name} found by data flow: {len(regions)}; the largest makes {largest.large_bytes:,} bytes at once"

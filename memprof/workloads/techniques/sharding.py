@@ -234,9 +234,25 @@ TECHNIQUES = (DATA, ZERO1, ZERO2, FULLY_SHARDED, TENSOR, SEQUENCE)
 def divided_state(intent: Intent) -> Means:
     """Each array along its first dimension; one without dimensions stays whole."""
     of_params = Role.PARAMS.value in intent.names
+    if intent.in_shard_map:
+        return Means(words=_words_in_shard_map(intent.axes, of_params=of_params))
     return Means(
         code=_each_divided("params" if of_params else "opt_state", intent.axes),
         technique=_along(FULLY_SHARDED if of_params else ZERO1, intent),
+    )
+
+
+def _words_in_shard_map(axes: tuple[str, ...], *, of_params: bool) -> str:
+    axis = _as_code(axes)
+    if of_params:
+        return (
+            f"In the specs of shard_map, divide params over {axis}. In the differentiated function, gather each before"
+            f" its use: jax.lax.all_gather(param, {axis}, tiled=True). Its gradient is then divided, and summed."
+        )
+    return (
+        f"In the specs of shard_map, divide opt_state over {axis}. In the step, sum the gradients with"
+        f" jax.lax.psum_scatter(gradient, {axis}, tiled=True), update each device's part of the parameters, and gather"
+        f" them: jax.lax.all_gather(param, {axis}, tiled=True)."
     )
 
 

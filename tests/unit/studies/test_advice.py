@@ -745,6 +745,20 @@ def test_replicated_parameters_of_a_step_that_trains_nothing_are_gathered_at_eve
     _assert_not_about_training(made)
 
 
+@pytest.mark.parametrize(
+    ("scope", "role", "words"),
+    [
+        ("jit(step)/shard_map/mul", _MU, 'psum_scatter(gradient, "dp"'),
+        ("jit(step)/shard_map/mul", _W, 'all_gather(param, "dp"'),
+        ("jit(step)/attention/shard_map/mul", _MU, "with_sharding_constraint"),  # only a part of it
+    ],
+)
+def test_a_function_in_shard_map_divides_its_state_itself(scope: str, role: ArgumentLeaf, words: str) -> None:
+    made = _on_mesh(_over(role), beside=report([_passes((2, 2), "f32")]))
+    made = replace(made, temp_buffers=tuple(replace(each, op=scope) for each in made.temp_buffers))
+    assert words in _proposal(made, "replicated_state").proposal.how_to
+
+
 def _assert_not_about_training(made: Report) -> None:
     words = re.compile("checkpoint|gradient|optimizer|backward|recompute|cotangent|activation|loss", re.IGNORECASE)
     for each in upper_bounds(made):
@@ -963,8 +977,9 @@ def test_the_bound_of_factored_moments_counts_the_temporaries_of_the_update() ->
         [*made.buffers, temp], arguments=made.arguments, target=made.target, num_params=1, fragmentation=512
     )
     (bound,) = (each for each in upper_bounds(beside) if each.rule == "factored_optimizer")
-    assert alone.bound_bytes == 256 * 256 * 4  # all of the state
-    assert bound.bound_bytes == 256 * 256 * 4 + 128 * 128 * 4 + 512
+    of_state = (256 * 256 - 2 * 256) * 4  # rows and columns stay
+    assert alone.bound_bytes == of_state
+    assert bound.bound_bytes == of_state + 128 * 128 * 4 + 512
 
 
 @pytest.mark.parametrize(

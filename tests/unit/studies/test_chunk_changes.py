@@ -76,9 +76,7 @@ def test_the_loss_and_the_attentions_are_two_changes() -> None:
     of_loss, of_attention = in_chunks(_step())
     assert (of_loss.rule, of_loss.intent.aim, of_loss.intent.num_parts) == ("chunked_loss", Aim.CHUNK_LOSS, 8)
     assert of_loss.what == "Compute the logits and their loss in 8 chunks"
-    assert of_loss.evidence == (
-        "losses of logits found by data flow: 1; the largest makes 3,276,800 bytes of 200 rows at once"
-    )
+    assert of_loss.evidence == ("losses of logits found by data flow: 1; the largest makes 3,276,800 bytes at once")
     assert (
         of_loss.code
         == "import memprof\n\n# after the definition of step\nstep = memprof.apply(memprof.InChunks(loss=8))(step)"
@@ -87,9 +85,7 @@ def test_the_loss_and_the_attentions_are_two_changes() -> None:
     assert of_attention.rule == "chunked_attention"
     assert of_attention.intent.aim is Aim.CHUNK_ATTENTION
     assert of_attention.what == "Attend with one of 8 blocks of queries at a time"
-    assert of_attention.evidence == (
-        "attentions found by data flow: 2; the largest makes 640,000 bytes of 200 rows at once"
-    )
+    assert of_attention.evidence == ("attentions found by data flow: 2; the largest makes 640,000 bytes at once")
     assert of_attention.rewrite == InChunks(attention=8)
     assert _lengths(of_loss) == _lengths(of_attention) == {8}
     assert of_loss.keeps_numbers

@@ -392,7 +392,8 @@ class TestAdviseStep:
         assert not advising.kept
 
     def test_a_bound_whose_change_could_not_be_compiled_says_why(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "advise", lambda made, found: (_advice("a"), _advice("b"), *found))
+        bounds = _advice("a", compiled=None), _advice("b", compiled=None)
+        monkeypatch.setattr(compiled, "advise", lambda made, found: (*bounds, *found))
         families = (_yielding(_change("a")),)
         advising = _Advising(
             families=families, outcomes=lambda changes: [Outcome(change=changes[0], fresh=None, refusal="no room")]
@@ -400,6 +401,17 @@ class TestAdviseStep:
         _, advice = advising.advise(monkeypatch)
         assert [(each.rule, each.refusal) for each in advice] == [("a", "no room"), ("b", "")]
         assert advising.kept == [([], False)]
+
+    def test_one_change_of_two_of_a_rule_could_not_be_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The other one does not bear its refusal."""
+        monkeypatch.setattr(compiled, "advise", lambda made, found: (_advice("a"), *found))
+        advising = _Advising(
+            families=(_yielding(_change("a")),),
+            outcomes=lambda changes: [Outcome(change=changes[0], fresh=None, refusal="no room")],
+        )
+        with pytest.warns(RuntimeWarning, match="memprof could not try a: no room"):
+            _, (advice,) = advising.advise(monkeypatch)
+        assert advice.refusal == ""
 
     def test_a_change_that_another_makes_needless_is_not_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kernel, blocks, other = (_change(rule) for rule in ("flash_attention", "chunked_attention", "chunked_loss"))
