@@ -14,10 +14,13 @@ class InChunks:
     Attributes:
         loss: the number of chunks of the logits and their loss; 1 means whole.
         attention: the number of query blocks of each attention; 1 means whole.
+        interleaved: whether a chunk takes rows at equal distances, instead of consecutive ones. Rows that are divided
+            over devices, such as those of a batch, need this.
     """
 
     loss: int = 1
     attention: int = 1
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

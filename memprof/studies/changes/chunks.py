@@ -39,9 +39,11 @@ def in_chunks(step: Step) -> Iterator[Change]:
         if not sizes or sum(sizes) < least_bytes(step):
             continue
         num_parts = max(_NUM_PARTS, min(_MAX_PARTS, -(-max(sizes) // _MAX_PART_BYTES)))
-        option = "loss" if kind is Kind.LOSS else "attention"
-        rewrite = InChunks(**{option: num_parts})
-        code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
+        loss, attention = (num_parts, 1) if kind is Kind.LOSS else (1, num_parts)
+        rewrite = InChunks(loss=loss, attention=attention, interleaved=step.target.topology.num_devices > 1)
+        options = f"loss={loss}" if kind is Kind.LOSS else f"attention={attention}"
+        options += ", interleaved=True" if rewrite.interleaved else ""
+        code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({options}))")
         assert code is not None
         yield Change(
             rule=rule,

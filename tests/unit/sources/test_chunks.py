@@ -161,13 +161,21 @@ def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_ro
 
 
 @pytest.mark.parametrize("loss", [_cut, _cut_along_two_axes, _cut_and_flattened, _tokens_in_one_axis])
-def test_examples_are_divided_again_if_there_are_fewer_than_chunks(loss: Callable[..., Any]) -> None:
-    """In 10 chunks of 2 examples of at most 21 tokens, each has at most 5 tokens of one example, or 3 of both."""
+def test_tokens_are_divided_although_an_operation_joins_them(loss: Callable[..., Any]) -> None:
+    """10 chunks of 2 examples of at most 21 tokens have at most 3 tokens of both examples."""
     step = jax.value_and_grad(loss, (0, 1))
     changed = chunked(step, InChunks(loss=10))
     classes = {_CLASSES, _CLASSES - 2}
     sizes = [np.prod(shape) for shape in _shapes(changed) if classes.intersection(shape) and _WIDTH not in shape]
     assert max(sizes) <= 6 * _CLASSES
+    _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+
+
+@pytest.mark.parametrize("loss", [_integer_labels, _one_hot_labels, _cut_and_flattened, _tokens_in_one_axis])
+def test_chunks_may_take_rows_at_equal_distances(loss: Callable[..., Any]) -> None:
+    """With 4 chunks of 21 or 42 rows, some rows are left."""
+    step = jax.value_and_grad(loss, (0, 1))
+    changed = chunked(step, InChunks(loss=4, interleaved=True))
     _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
 
 

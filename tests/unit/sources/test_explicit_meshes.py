@@ -70,7 +70,7 @@ def test_an_attention_is_computed_by_a_kernel() -> None:
 
 def test_an_attention_is_computed_in_blocks_of_queries() -> None:
     found: list[Region] = []
-    _traced(chunked(_step, InChunks(attention=4), found))
+    _traced(chunked(_step, InChunks(attention=4, interleaved=True), found))
     assert [each.num_rows for each in found] == [_TOKENS] * 2
 
 

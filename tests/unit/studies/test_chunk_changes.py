@@ -91,6 +91,15 @@ def test_the_loss_and_the_attentions_are_two_changes() -> None:
     assert of_loss.keeps_numbers
 
 
+def test_on_several_devices_chunks_take_rows_at_equal_distances() -> None:
+    """Consecutive rows of a batch are on one device, so the other devices would have to gather them."""
+    on_mesh = replace(H100, topology=Topology(num_devices=2, axes={"data": 2}))
+    of_loss, of_attention = in_chunks(_step(target=on_mesh))
+    assert of_loss.rewrite == InChunks(loss=8, interleaved=True)
+    assert of_loss.code.endswith("memprof.apply(memprof.InChunks(loss=8, interleaved=True))(step)")
+    assert of_attention.rewrite == InChunks(attention=8, interleaved=True)
+
+
 @pytest.mark.parametrize(
     ("footprint_bytes", "trip_counts", "rules"),
     [

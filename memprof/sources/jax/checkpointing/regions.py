@@ -48,6 +48,7 @@ class Region:
         inputs: the variables from outside, each with its row axis.
         outputs: the variables that are read outside, each with its row axis, or None for sums over all rows.
         large_bytes: size of the products that it begins with.
+        has_groups: whether a row takes several entries of an axis, such as the tokens of an example.
         has_collectives: whether it communicates with other devices of a `shard_map`.
     """
 
@@ -59,6 +60,7 @@ class Region:
     inputs: tuple[tuple[Any, Axis], ...]
     outputs: tuple[tuple[Any, Axis], ...]
     large_bytes: int
+    has_groups: bool
     has_collectives: bool
 
 
@@ -186,6 +188,10 @@ class _Growth:
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             large_bytes=sum(size_of(each) * each.aval.dtype.itemsize for each in self._products),
+            has_groups=any(
+                axis is not None and var.aval.shape[axis] != self.num_rows
+                for var, axis in (*self.axes.items(), *inputs)
+            ),
             has_collectives=not COLLECTIVES.isdisjoint(names),
         )
 
