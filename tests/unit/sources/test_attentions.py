@@ -98,6 +98,17 @@ def _in_a_checkpointed_scan(query: Any, key: Any, value: Any) -> Any:
     return jax.lax.scan(jax.checkpoint(layer, prevent_cse=False), query, length=2)[0]
 
 
+def _in_a_scan_with_padding(query: Any, key: Any, value: Any) -> Any:
+    """The scan reads a mask that is made outside of it, and not the parts of the mask."""
+    mask = jnp.tril(jnp.ones((_T, _T), bool)) & (key[:, None, :, 0, 0] > -1)
+
+    def layer(x: Any, _: None) -> tuple[Any, None]:
+        scores = jnp.where(mask[:, None], _scores(x, key) * 0.25, -1e9)
+        return x + _attended(jax.nn.softmax(scores), value), None
+
+    return jax.lax.scan(layer, query, length=2)[0]
+
+
 def _in_float32(query: Any, key: Any, value: Any) -> Any:
     query, key, value = (each.astype(jnp.float32) for each in (query, key, value))
     return _attended(jax.nn.softmax(_scores(query, key)), value)
@@ -145,6 +156,7 @@ def _assert_close(before: Any, after: Any) -> None:
         (_of_each_head, "scale=0.5"),
         (_normalised_late, "scale=1"),
         (_in_a_checkpointed_scan, "scale=0.25, is_causal=True"),
+        (_in_a_scan_with_padding, "mask=mask, scale=0.25, is_causal=True"),
         (_in_float32, "scale=1"),
         (_grouped, "scale=1, is_causal=True"),
         (_one_head_of_keys, "scale=1"),

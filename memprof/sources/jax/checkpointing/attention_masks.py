@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,11 +15,36 @@ from memprof.sources.jax.checkpointing.constants import Constants
 MASKED = -1e4  # masked scores are at most this
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A mask or a bias of scores.
+
+    Attributes:
+        whole: the array that an operation combines with the scores.
+        parts: the arrays of which it consists, as far as they are known. They may be made outside of a scan.
+    """
+
+    whole: Operand
+    parts: tuple[Operand, ...]
+
+    def kept(self, drops: Callable[[Operand], bool], is_inside: Callable[[Any], bool]) -> Iterator[Operand]:
+        """Yield the parts that are not dropped; the whole if a function cannot read them."""
+        kept = [each for each in self.parts if not drops(each)]
+        yield from kept if all(is_inside(each.atom) for each in kept) else [self.whole]
+
+
 def with_masks(
-    found: Attention, masks: Iterable[Operand], biases: Iterable[Operand], constants: Constants
+    found: Attention,
+    masks: Iterable[Beside],
+    biases: Iterable[Beside],
+    constants: Constants,
+    is_inside: Callable[[Any], bool],
 ) -> Attention:
-    """Return the attention with its masks and biases; constant ones that are causal or have no effect are dropped."""
-    kept: list[Operand] = []
+    """Return the attention with its masks and biases; constant ones that are causal or have no effect are dropped.
+
+    Args:
+        is_inside: whether the function with the attention can read an array.
+    """
     is_causal = False
 
     def always_holds(operand: Operand, wanted: Callable[[Any], Any]) -> bool:
@@ -34,21 +59,26 @@ def with_masks(
         return jnp.tril(jnp.ones(array.shape[-2:], bool))
 
     is_square = found.sizes[found.queries] == found.sizes[found.keys]
-    for mask in masks:
+
+    def drops_mask(mask: Operand) -> bool:
+        nonlocal is_causal
         if is_square and always_holds(mask, lambda array: array == causal(array)):
             is_causal = True
-        elif not always_holds(mask, lambda array: array):
-            kept.append(mask)
-    kept_biases: list[Operand] = []
-    for bias in biases:
-        if (
+            return True
+        return always_holds(mask, lambda array: array)
+
+    def drops_bias(bias: Operand) -> bool:
+        nonlocal is_causal
+        is_mask = (
             is_square
             and not bias.is_negated
             and always_holds(bias, lambda array: jnp.where(causal(array), array == 0, array <= MASKED))
-        ):
-            is_causal = True
-        else:
-            kept_biases.append(bias)
+        )
+        is_causal |= is_mask
+        return is_mask
+
+    kept = [each for mask in masks for each in mask.kept(drops_mask, is_inside)]
+    kept_biases = [each for bias in biases for each in bias.kept(drops_bias, is_inside)]
     return replace(found, masks=tuple(kept), biases=tuple(kept_biases), is_causal=is_causal)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from jax.extend import core
 
 from memprof.analysis.records.rewrites import FusedAttention
-from memprof.sources.jax.checkpointing.attention_masks import MASKED, allowed, unrepeated, with_masks
+from memprof.sources.jax.checkpointing.attention_masks import MASKED, Beside, allowed, unrepeated, with_masks
 from memprof.sources.jax.checkpointing.attentions import Attention, Axes, Labels, Operand
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.layers import of_user
@@ -98,8 +98,8 @@ class _Search:
     known: dict[Any, _Value] = field(default_factory=dict)
     own: set[int] = field(default_factory=set)
     scale: float = 1.0
-    masks: list[Operand] = field(default_factory=list)
-    biases: list[Operand] = field(default_factory=list)
+    masks: list[Beside] = field(default_factory=list)
+    biases: list[Beside] = field(default_factory=list)
     sides: tuple[Axes, Axes] = ((), ())
     batch: Labels = ()
     keys: int = -1
@@ -205,16 +205,17 @@ class _Search:
                 assert number is not None
                 self.scale *= number if name == "mul" else 1 / number
             elif number is None:
-                self.biases.extend(
-                    unrepeated(self.constants, other, _axes_beside(other, equation, scores), is_negated=name == "sub")
-                )
+                bias = Operand(other, _axes_beside(other, equation, scores), name == "sub")
+                parts = unrepeated(self.constants, other, bias.axes, is_negated=bias.is_negated)
+                self.biases.append(Beside(bias, tuple(parts)))
             return scores
         if name == "select_n" and len(others) == 2 and others[0][0] == 0:
             number = self.constants.number(others[1][1])
             if number is None or number > MASKED:
                 return None
-            axes = _axes_beside(inputs[0], equation, scores)
-            self.masks.extend(allowed(self.constants, inputs[0], axes, is_negated=others[1][0] == 2))
+            mask = Operand(inputs[0], _axes_beside(inputs[0], equation, scores), others[1][0] == 2)
+            parts = allowed(self.constants, mask.atom, mask.axes, is_negated=mask.is_negated)
+            self.masks.append(Beside(mask, tuple(parts)))
             return scores
         return None
 
@@ -271,7 +272,7 @@ class _Search:
         value = self._narrow(self.value)
         of_key, of_value = ({*each.labels} for each in (key, value))
         free = [label for label in query.labels if label not in of_key]
-        beside = {label for each in (*self.masks, *self.biases) for label in each.labels}
+        beside = {label for each in (*self.masks, *self.biases) for part in each.parts for label in part.labels}
         (of_width, *others), widths = of_key - {*self.batch, self.keys}, of_value - {*self.batch, self.keys}
         if (
             others
@@ -303,7 +304,11 @@ class _Search:
             result=result,
             place=next(((file, line) for _, file, line in reversed(of_user(jit_adapter.calls_to(equation)))), None),
         )
-        return with_masks(found, self.masks, self.biases, self.constants)
+        return with_masks(found, self.masks, self.biases, self.constants, self._is_inside)
+
+    def _is_inside(self, atom: Any) -> bool:
+        made = (var for each in self.jaxpr.eqns for var in each.outvars)
+        return isinstance(atom, core.Literal) or atom in {*self.jaxpr.constvars, *self.jaxpr.invars, *made}
 
     def _is_read_outside(self, result: Any) -> bool:
         made = {*self.known} - {result}
