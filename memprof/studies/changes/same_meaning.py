@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
@@ -21,10 +21,11 @@ import numpy as np
 
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.rewrites import Donation
+from memprof.sources.jax.checkpointing.liveness import estimated_peaks
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.targets.resolve import cpu
 from memprof.sources.jax.tracing import jit_adapter
-from memprof.sources.jax.tracing.flops import count_flops
+from memprof.sources.jax.tracing.flops import count_entries, count_flops
 from memprof.sources.jax.tracing.jitting import is_array, jit_step
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Meaning
@@ -34,6 +35,8 @@ from memprof.studies.changes.same_operations import Operations
 _SMALL_BYTES, _SMALL_FLOPS = 256 << 20, 10**10  # run at once
 # Run if no trace proves the change: 103 GFLOP take 3.4 s of a processor, arguments of 264 MiB 2.5 s (2 cores, 2026-11).
 _MAX_BYTES, _MAX_FLOPS = 512 << 20, 10**11
+# A step of few products may still take much memory and time: a simulation keeps a field for each of its steps.
+_MAX_PEAK_BYTES, _MAX_ENTRIES = 4 << 30, 5 * 10**9
 _NUM_EXAMPLES = 2
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-5  # for float32; XLA adds recomputed values in another order
 _ROWS = 64
@@ -131,7 +134,7 @@ def small_instance(step: Step) -> StepSpec | None:
     common axes of the batch are shortened, too: minibatches, time.
     """
     spec = step.spec
-    if _can_run(spec, step.report.flops):
+    if step.report.flops <= _MAX_FLOPS and _num_bytes(spec) <= _MAX_BYTES and _can_run(spec, _Work.of_step(spec)):
         return spec
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
     kinds = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role in _EXAMPLE_ROLES and leaf.shape}
@@ -141,10 +144,10 @@ def small_instance(step: Step) -> StepSpec | None:
         return None
     for length in lengths:
         shorter = _shortened(spec, length, numbers=numbers)
-        flops = _flops(shorter)
-        if flops is not None:
+        work = _Work.of_step(shorter)
+        if work is not None:
             spec = shorter
-            if _can_run(spec, flops):
+            if _can_run(spec, work):
                 return spec
     return None
 
@@ -170,13 +173,29 @@ def _shortened(spec: StepSpec, length: int, *, numbers: frozenset[int]) -> StepS
     return replace(spec, args=args, kwargs=kwargs)
 
 
-def _flops(spec: StepSpec) -> int | None:
-    """Return the FLOPs of a step, or None if it cannot be traced."""
-    try:
-        with jit_adapter.traced_anew():
-            return count_flops(traced_jaxpr(spec, _CPU)).total()
-    except Exception:  # raised by the user's code, which may be made for the original shapes
-        return None
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of a step here.
+
+    Attributes:
+        entries: the number of entries of all arrays that it computes.
+        peak_bytes: estimated bytes at its peak, besides its arguments and results.
+    """
+
+    flops: int
+    entries: int
+    peak_bytes: int
+
+    @classmethod
+    def of_step(cls, spec: StepSpec) -> _Work | None:
+        """Return the work of a step, or None if it cannot be traced."""
+        try:
+            with jit_adapter.traced_anew():
+                traced = traced_jaxpr(spec, _CPU)
+                peak_bytes = min(estimated_peaks(traced.jaxpr))
+                return cls(count_flops(traced).total(), count_entries(traced), peak_bytes)
+        except Exception:  # raised by the user's code, which may be made for the original shapes
+            return None
 
 
 def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], str] | None:
@@ -249,8 +268,14 @@ def _as_float(array: Any) -> Any:
     return np.asarray(jnp.asarray(array).astype(jnp.float32))
 
 
-def _can_run(spec: StepSpec, flops: int) -> bool:
-    return flops <= _MAX_FLOPS and _num_bytes(spec) <= _MAX_BYTES
+def _can_run(spec: StepSpec, work: _Work | None) -> bool:
+    return (
+        work is not None
+        and work.flops <= _MAX_FLOPS
+        and work.entries <= _MAX_ENTRIES
+        and work.peak_bytes <= _MAX_PEAK_BYTES
+        and _num_bytes(spec) <= _MAX_BYTES
+    )
 
 
 def _num_bytes(spec: StepSpec) -> int:

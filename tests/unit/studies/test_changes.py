@@ -220,6 +220,19 @@ class TestSmallInstance:
         assert small_instance(_step(limit)) is limit
         assert small_instance(_step(StepSpec(plain, (jax.ShapeDtypeStruct((2**27 + 1,), jnp.float32),)))) is None
 
+    @pytest.mark.parametrize(("num_steps", "runs"), [(100, True), (10**4, False)])
+    def test_a_step_without_products_can_be_too_large(self, num_steps: int, runs: bool) -> None:
+        """The gradient keeps a field of 1 MB for each step: 100 MB, or 10 GB."""
+
+        def simulate(field: Any) -> Any:
+            def following(field: Any, _: None) -> Any:
+                return jnp.sin(field), None
+
+            return jax.grad(lambda field: jax.lax.scan(following, field, length=num_steps)[0].sum())(field)
+
+        spec = StepSpec(simulate, (jax.ShapeDtypeStruct((250_000,), jnp.float32),))
+        assert (small_instance(_step(spec)) is spec) == runs
+
     def _shapes(self, fn: Any, *args: Any, roles: Sequence[Role], flops: int = 10**12, **kwargs: Any) -> Any:
         """Return the shapes of the small instance of a large step, or None."""
         leaves = jax.tree.leaves((args, kwargs))

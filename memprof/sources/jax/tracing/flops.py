@@ -46,6 +46,16 @@ def flops_of(equation: Any, *, scope: str = "") -> Counter[str]:
     return flops
 
 
+def count_entries(jaxpr: Any) -> int:
+    """Count the entries of all arrays that a jaxpr and all jaxprs inside it compute, with loops as in `count_flops`."""
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    return sum(
+        sum(prod(getattr(var.aval, "shape", ())) for var in each.outvars)
+        + _times(each) * sum(map(count_entries, core.jaxprs_in_params(each.params)))
+        for each in jaxpr.eqns
+    )
+
+
 def has_backward_pass(jaxpr: core.ClosedJaxpr) -> bool:
     """Whether a jaxpr, or a jaxpr inside it, contains an operation from reverse-mode differentiation."""
     return any(_BACKWARD in str(each.source_info.name_stack) for each in all_equations(jaxpr.jaxpr))
