@@ -408,7 +408,7 @@ def _compiled_advice() -> Document:
         replace(first, refusal="XLA refuses it"),
         first,
     )
-    return advice_document(full_report(), rows, of_step=True)
+    return advice_document(full_report(), rows, of_step=True, without_saving=(first, first))
 
 
 def _kernels() -> Document:

@@ -79,7 +79,7 @@ def caution(advice: Sequence[Advice], *, of_step: bool = False) -> Note:
 
 def _without_saving(advice: Sequence[Advice], changes: Sequence[Advice]) -> tuple[Note, ...]:
     """Name compiled changes without a saving, if there is a change after which they may have one."""
-    if not changes or not any(each.is_compiled for each in advice):
+    if not changes or not advice:
         return ()
     names = "; ".join(each.proposal.what for each in changes)
     text = f"Without a saving alone, but maybe with one after another change: {names}."

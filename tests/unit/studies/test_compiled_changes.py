@@ -26,6 +26,7 @@ from memprof.sources.jax.tracing.step import StepSpec
 from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice import compiled
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
+from memprof.studies.advice.advise import without_saving
 from memprof.studies.advice.known import are_known, keep_changes, known_advice, known_changes
 from memprof.studies.changes import compiling
 from memprof.studies.changes.change import Change, Step
@@ -316,6 +317,19 @@ class _Advising:
 
 def _yielding(*changes: Change) -> Callable[[Step], Iterator[Change]]:
     return lambda step: iter(changes)
+
+
+def test_changes_of_the_passes_without_a_saving_may_save_after_others() -> None:
+    """The footprint is 400,000 bytes, so 8,000 are too few to show."""
+    kernel, recomputation = Intent(aim=Aim.FUSE_ATTENTION), Intent(aim=Aim.RECOMPUTE_SCAN)
+
+    def with_intent(intent: Intent, saving_bytes: int) -> Advice:
+        advice = _advice(saving_bytes=saving_bytes)
+        return replace(advice, proposal=replace(advice.proposal, intent=intent))
+
+    small, negative = with_intent(kernel, 8000), with_intent(kernel, -5)
+    compiled = [small, with_intent(kernel, 8001), negative, with_intent(recomputation, 0), _advice(saving_bytes=0)]
+    assert without_saving(_report(100_000), compiled) == (small, negative)
 
 
 class TestAdviseStep:
