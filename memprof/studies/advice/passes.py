@@ -131,10 +131,11 @@ def _drops(report: Report, probabilities: Iterable[LiveBuffer]) -> bool:
 
 
 def _odd_lengths(probabilities: Iterable[LiveBuffer]) -> str:
-    """Describe cuDNN's limits for an odd number of queries or keys (jax 0.12, `check_is_flash_attention`)."""
+    """Describe the limits of an odd number of queries or keys (jax 0.10 to 0.12, `check_is_flash_attention`)."""
     odd = sorted({length for buffer in probabilities for length in buffer.shape[-2:] if length % 2})
     lengths = " and ".join(map(str, odd))
-    return f"; with a mask or a bias, it refuses an odd length ({lengths} here)" if odd else ""
+    how = "pad queries, keys and values, and give key_value_seq_lengths"
+    return f"; in training, JAX refuses an odd length ({lengths} here): {how}" if odd else ""
 
 
 def _without_probabilities(buffer: LiveBuffer) -> Instead | None:

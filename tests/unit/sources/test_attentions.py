@@ -170,6 +170,28 @@ def test_an_attention_is_told_as_a_call_with_the_same_values(attend: Callable[..
     _assert_close(before, after)
 
 
+@pytest.mark.parametrize(
+    ("attend", "options"),
+    [
+        (_tril, "scale=0.25, is_causal=True"),
+        (_without_mask, "scale=0.5"),
+        (_padded, "mask=mask, scale=1, is_causal=True"),
+        (_with_distances, "bias=bias, scale=1, is_causal=True"),
+    ],
+)
+def test_an_odd_number_of_tokens_is_padded(
+    monkeypatch: pytest.MonkeyPatch, attend: Callable[..., Any], options: str
+) -> None:
+    """In training, cuDNN's kernel takes even lengths alone; the patches and the class token of a ViT are 197."""
+    monkeypatch.setitem(globals(), "_T", 23)
+    monkeypatch.setitem(globals(), "_LENGTHS", jnp.array([5, 23]))
+    monkeypatch.setitem(globals(), "_EARLIER", _EARLIER[:23, :23])
+    found, before, after = _differentiated(attend, *(each[:, :23] for each in (_QUERY, _KEYS, _VALUE)))
+    call = f"jax.nn.dot_product_attention(q, k, v, {options}, key_value_seq_lengths=lengths"
+    assert [each.call for each in found] == [f'{call}, implementation="cudnn"), with a token of padding']
+    _assert_close(before, after)
+
+
 def _dropped(query: Any, key: Any, value: Any) -> Any:
     probabilities = jax.nn.softmax(_scores(query, key))
     kept = jax.random.bernoulli(jax.random.key(0), 0.9, probabilities.shape)

@@ -95,9 +95,16 @@ class Attention:
             "bias": "bias" if self.biases else "",
             "scale": f"{self.scale:.6g}",
             "is_causal": "True" if self.is_causal else "",
+            "key_value_seq_lengths": "lengths" if self._is_padded else "",
         }
         given = "".join(f", {name}={value}" for name, value in options.items() if value)
-        return f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
+        call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
+        return f"{call}, with a token of padding" if self._is_padded else call
+
+    @property
+    def _is_padded(self) -> bool:
+        """Whether tokens are added: in training, cuDNN refuses an odd length (jax 0.10 to 0.12)."""
+        return any(self.sizes[each] % 2 for each in (self.queries, self.keys))
 
     def attended(self, known: dict[Any, Any], implementation: str) -> Any:
         """Return the result of the attention by JAX's function."""
@@ -107,17 +114,20 @@ class Attention:
         masks = [~array if each.is_negated else array for each, array in zip(self.masks, mask, strict=True)]
         bias = [self.beside(each, known) for each in self.biases]
         biases = [-array if each.is_negated else array for each, array in zip(self.biases, bias, strict=True)]
-        dtype = self.query.atom.aval.dtype
+        query = self._array(self.query, known, (*of_queries, self._width(self.query)))
+        num_queries, num_keys = self.sizes[self.queries], self.sizes[self.keys]
+        lengths = jnp.full(query.shape[:1], num_keys, jnp.int32) if self._is_padded else None
         found = jax.nn.dot_product_attention(
-            self._array(self.query, known, (*of_queries, self._width(self.query))),
-            self._array(self.key, known, (first, (self.keys,), heads, self._width(self.key))),
-            self._array(self.value, known, (first, (self.keys,), heads, self._width(self.value))),
-            bias=sum(biases[1:], start=biases[0]).astype(dtype) if biases else None,
-            mask=reduce(jnp.logical_and, masks) if masks else None,
+            _even(query, 1),
+            _even(self._array(self.key, known, (first, (self.keys,), heads, self._width(self.key))), 1),
+            _even(self._array(self.value, known, (first, (self.keys,), heads, self._width(self.value))), 1),
+            bias=_even(sum(biases[1:], start=biases[0]).astype(query.dtype), 2, 3) if biases else None,
+            mask=_even(reduce(jnp.logical_and, masks), 2, 3) if masks else None,
             scale=self.scale,
             is_causal=self.is_causal,
+            key_value_seq_lengths=lengths,
             implementation=implementation,
-        )
+        )[:, :num_queries]
         order = (*first, self.queries, *heads, *self.group, *self._width(self.value))
         flat = found.reshape([self.sizes[label] for label in order])
         aval = self.result.atom.aval
@@ -149,3 +159,9 @@ class Attention:
         """Return an array with one axis for each label, in this order."""
         flat = value_of(operand.atom, known).reshape([self.sizes[label] for label in operand.labels])
         return jnp.transpose(flat, [operand.labels.index(label) for label in order])
+
+
+def _even(array: Any, *axes: int) -> Any:
+    """Return an array with even lengths along some axes: an entry of zeros is added if necessary."""
+    widths = [(0, length % 2 if axis in axes else 0) for axis, length in enumerate(array.shape)]
+    return jnp.pad(array, widths) if any(after for _, after in widths) else array
