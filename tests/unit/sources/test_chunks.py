@@ -16,6 +16,7 @@ from random_arrays import normal
 
 import memprof
 from memprof.analysis.records.rewrites import InChunks
+from memprof.sources.jax.checkpointing import chunks
 from memprof.sources.jax.checkpointing.chunks import chunked
 from memprof.sources.jax.checkpointing.regions import Kind, Region
 
@@ -176,7 +177,19 @@ def test_chunks_may_take_rows_at_equal_distances(loss: Callable[..., Any]) -> No
     """With 4 chunks of 21 or 42 rows, some rows are left."""
     step = jax.value_and_grad(loss, (0, 1))
     changed = chunked(step, InChunks(loss=4, interleaved=True))
+    consecutive = chunked(step, InChunks(loss=4))
+    assert str(jax.make_jaxpr(changed)(_HIDDEN, _HEAD)) != str(jax.make_jaxpr(consecutive)(_HIDDEN, _HEAD))
     _assert_close(jax.jit(step)(_HIDDEN, _HEAD), jax.jit(changed)(_HIDDEN, _HEAD))
+
+
+@pytest.mark.parametrize(("interleaved", "second"), [(False, [6, 7, 8, 9, 10, 11]), (True, [2, 3, 6, 7, 10, 11])])
+def test_the_rows_of_a_chunk(interleaved: bool, second: list[int]) -> None:
+    """Six rows of two entries in two chunks of three rows; a seventh row is left."""
+    stack = chunks._Stack(num_parts=2, num_rows=3, interleaved=interleaved)
+    array = jnp.arange(14)
+    parts = stack.stacked(array, 0, 2)
+    assert parts[1].tolist() == second
+    assert stack.joined(parts, 0, [array[12:]]).tolist() == array.tolist()
 
 
 def test_masks_accuracies_and_further_losses_stay_beside_it() -> None:

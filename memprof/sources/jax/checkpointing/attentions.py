@@ -110,19 +110,30 @@ class Attention:
         """Return the result of the attention by JAX's function."""
         first, heads = self.batch[:1], self.batch[1:]
         of_queries = (first, (self.queries,), (*heads, *self.group))
-        mask = [self.beside(each, known) for each in self.masks]
-        masks = [~array if each.is_negated else array for each, array in zip(self.masks, mask, strict=True)]
-        bias = [self.beside(each, known) for each in self.biases]
-        biases = [-array if each.is_negated else array for each, array in zip(self.biases, bias, strict=True)]
+        arrays = [self.beside(each, known) for each in self.masks]
+        masks = [~array if each.is_negated else array for each, array in zip(self.masks, arrays, strict=True)]
+        arrays = [self.beside(each, known) for each in self.biases]
+        biases = [-array if each.is_negated else array for each, array in zip(self.biases, arrays, strict=True)]
         query = self._array(self.query, known, (*of_queries, self._width(self.query)))
-        num_queries, num_keys = self.sizes[self.queries], self.sizes[self.keys]
-        lengths = jnp.full(query.shape[:1], num_keys, jnp.int32) if self._is_padded else None
+        key = self._array(self.key, known, (first, (self.keys,), heads, self._width(self.key)))
+        value = self._array(self.value, known, (first, (self.keys,), heads, self._width(self.value)))
+        of_scores = [
+            sum(biases[1:], start=biases[0]).astype(query.dtype) if biases else None,
+            reduce(jnp.logical_and, masks) if masks else None,
+        ]
+        num_queries, num_keys = query.shape[1], key.shape[1]
+        lengths = None
+        if self._is_padded:
+            lengths = jnp.full(query.shape[:1], num_keys, jnp.int32)
+            query, key, value = (_even(each, 1) for each in (query, key, value))
+            of_scores = [None if each is None else _even(each, 2, 3) for each in of_scores]
+        bias, mask = of_scores
         found = jax.nn.dot_product_attention(
-            _even(query, 1),
-            _even(self._array(self.key, known, (first, (self.keys,), heads, self._width(self.key))), 1),
-            _even(self._array(self.value, known, (first, (self.keys,), heads, self._width(self.value))), 1),
-            bias=_even(sum(biases[1:], start=biases[0]).astype(query.dtype), 2, 3) if biases else None,
-            mask=_even(reduce(jnp.logical_and, masks), 2, 3) if masks else None,
+            query,
+            key,
+            value,
+            bias=bias,
+            mask=mask,
             scale=self.scale,
             is_causal=self.is_causal,
             key_value_seq_lengths=lengths,
@@ -163,5 +174,4 @@ class Attention:
 
 def _even(array: Any, *axes: int) -> Any:
     """Return an array with even lengths along some axes: an entry of zeros is added if necessary."""
-    widths = [(0, length % 2 if axis in axes else 0) for axis, length in enumerate(array.shape)]
-    return jnp.pad(array, widths) if any(after for _, after in widths) else array
+    return jnp.pad(array, [(0, length % 2 if axis in axes else 0) for axis, length in enumerate(array.shape)])

@@ -17,7 +17,7 @@ from jax.extend import core
 
 from memprof.analysis.records.rewrites import InChunks
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.evaluation import bound_values, value_of
+from memprof.sources.jax.checkpointing.evaluation import evaluated_rows
 from memprof.sources.jax.checkpointing.parts import Part, with_parts, with_replaced
 from memprof.sources.jax.checkpointing.regions import Kind, Region, find_regions
 from memprof.sources.jax.checkpointing.rows import Axis
@@ -114,10 +114,11 @@ def _evaluate_along_entries(
 
     regions: list[Region] = []
     arrays = [known[var] for var, _ in divided]
-    results = with_replaced(jax.make_jaxpr(every_row)(*arrays), find)(*arrays)
-    if regions:
-        known.update((var, result) for (var, _), result in zip(region.outputs, results, strict=True))
-    return bool(regions)
+    evaluate = with_replaced(jax.make_jaxpr(every_row)(*arrays), find)
+    if not regions:
+        return False
+    known.update((var, result) for (var, _), result in zip(region.outputs, evaluate(*arrays), strict=True))
+    return True
 
 
 def _in_rows(array: Any, axis: int, num_rows: int) -> Any:
@@ -134,15 +135,7 @@ def _joined_rows(array: Any, axis: Axis) -> Any:
 
 def _evaluate_rows(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
     """Evaluate a region for a part of its rows."""
-    made: dict[Any, Any] = {}
-    for number in region.numbers:
-        equation, rows = jaxpr.eqns[number], region.rows[number]
-        values = [
-            inputs[atom, axis] if isinstance(atom, core.Var) and atom not in made else value_of(atom, made)
-            for atom, axis in zip(equation.invars, rows.inputs, strict=True)  # one may be read by rows and whole
-        ]
-        params = rows.params(equation, num_rows, region.num_rows)
-        made.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
+    made = evaluated_rows(jaxpr, region.rows, inputs, part=num_rows, num_rows=region.num_rows)
     return [made[var] for var, _ in region.outputs]
 
 

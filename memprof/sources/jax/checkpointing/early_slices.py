@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.sources.jax.checkpointing.evaluation import bound_values, value_of
+from memprof.sources.jax.checkpointing.evaluation import evaluated_rows
 from memprof.sources.jax.checkpointing.products import Graph, large_products, possible_rows, size_of
 from memprof.sources.jax.checkpointing.rows import Rows, rows_behind, rows_of
 
@@ -142,16 +142,7 @@ def _sliced(jaxpr: core.Jaxpr, late: _LateSlice) -> tuple[Callable[..., Any], li
             for var, axis in inputs
         }
         num_kept = len(range(start, limit, stride))
-        known: dict[Any, Any] = {}
-        for number in sorted(rows):
-            equation, of_equation = jaxpr.eqns[number], rows[number]
-            values = [
-                cut[atom, axis] if (atom, axis) in cut else value_of(atom, known)
-                for atom, axis in zip(equation.invars, of_equation.inputs, strict=True)
-            ]
-            params = of_equation.params(equation, num_kept, num_rows)
-            known.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
-        result = known[sliced.invars[0]]
+        result = evaluated_rows(jaxpr, rows, cut, part=num_kept, num_rows=num_rows)[sliced.invars[0]]
         for axis, (low, high, step) in _cuts(sliced).items():
             if axis != late.axis:
                 result = jax.lax.slice_in_dim(result, low, high, step, axis)

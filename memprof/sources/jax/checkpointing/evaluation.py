@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
 
 from memprof.sources.jax.checkpointing.blocks import CALLS
+from memprof.sources.jax.checkpointing.rows import Axis, Rows
 from memprof.sources.jax.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
@@ -102,6 +103,32 @@ def bound_values(equation: Any, values: list[Any], params: dict[str, Any]) -> li
     """Return the results of an equation for other inputs and parameters."""
     with jit_adapter.name_of(equation):
         return jit_adapter.bound(equation, values, params)
+
+
+def evaluated_rows(
+    jaxpr: core.Jaxpr, rows: Mapping[int, Rows], inputs: Mapping[tuple[Any, Axis], Any], *, part: int, num_rows: int
+) -> dict[Any, Any]:
+    """Evaluate some equations for a part of their rows.
+
+    Args:
+        rows: the row axes of the equations, by index.
+        inputs: the part of each variable from outside along an axis, or the whole variable.
+        part: the number of rows of the part.
+        num_rows: the number of all rows.
+
+    Returns:
+        The values of all variables that the equations make.
+    """
+    made: dict[Any, Any] = {}
+    for number in sorted(rows):
+        equation, of_equation = jaxpr.eqns[number], rows[number]
+        values = [
+            inputs[atom, axis] if isinstance(atom, core.Var) and atom not in made else value_of(atom, made)
+            for atom, axis in zip(equation.invars, of_equation.inputs, strict=True)  # one may be read by rows and whole
+        ]
+        params = of_equation.params(equation, part, num_rows)
+        made.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
+    return made
 
 
 def value_of(atom: Any, known: dict[Any, Any]) -> Any:
