@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         InGroups,
         InMinibatches,
         NarrowSums,
+        OnlyReadRows,
         Unrolled,
     )
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
@@ -62,6 +63,7 @@ _HOMES = {
     "InMinibatches": "memprof.analysis.records.rewrites",
     "MemprofError": "memprof.errors",
     "NarrowSums": "memprof.analysis.records.rewrites",
+    "OnlyReadRows": "memprof.analysis.records.rewrites",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
     "ServingSpec": "memprof.workloads.user.serving_spec",
@@ -101,6 +103,7 @@ __all__ = [
     "InMinibatches",
     "MemprofError",
     "NarrowSums",
+    "OnlyReadRows",
     "Profile",
     "Role",
     "ServingSpec",

@@ -23,6 +23,7 @@ from memprof.analysis.records.rewrites import (
     InGroups,
     InMinibatches,
     NarrowSums,
+    OnlyReadRows,
     Rewrite,
     Unrolled,
 )
@@ -132,6 +133,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
     from memprof.sources.jax.checkpointing.chunks import chunked
     from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
     from memprof.sources.jax.checkpointing.minibatches import in_minibatches
+    from memprof.sources.jax.checkpointing.parts import with_only_read_rows
     from memprof.sources.jax.checkpointing.unrolled import unrolled
     from memprof.sources.jax.tracing import jit_adapter
 
@@ -151,5 +153,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return fused(step, rewrite)
         case NarrowSums():
             return narrow_sums(step)
+        case OnlyReadRows():
+            return with_only_read_rows(step)
         case Unrolled():
             return unrolled(step)

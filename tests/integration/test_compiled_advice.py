@@ -177,6 +177,17 @@ S = jax.ShapeDtypeStruct
 params = {"embed": S((1024, 16), jnp.float32), "layers": [S((16, 48), jnp.float32)] * 2}
 args = (params, S((4, 201), jnp.int32))
 """
+_PROMPTS = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(embed, tokens, lengths):
+    logits = jnp.tanh(embed[tokens]) @ embed.T
+    return jax.nn.softmax(logits[jnp.arange(4), lengths - 1])
+
+S = jax.ShapeDtypeStruct
+args = (S((2048, 16), jnp.float32), S((4, 200), jnp.int32), S((4,), jnp.int32))
+"""
 _HALF_PRECISION = """
 import functools, jax, jax.numpy as jnp
 
@@ -468,6 +479,21 @@ def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> 
         assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
         assert by_hand.report.recomputed_flops == each.compiled.recomputed_flops > 0
         assert [leaf.donated for leaf in by_hand.report.arguments] == [True, True, True, False]
+
+
+def test_logits_that_nobody_reads_are_compiled_away(tmp_path: Path) -> None:
+    own = _names(_PROMPTS, tmp_path, "prompts")
+    before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
+    (each,) = package.advise(own["step"], *own["args"], target="cpu")
+    assert each.rule == "whole_prompt_logits"
+    assert each.compiled is not None
+    assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE)
+    pasted = _names(_PROMPTS, tmp_path, "prompts")
+    exec(each.proposal.how_to, pasted)
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
+    assert by_hand == each.compiled.footprint_bytes == before - each.saving_bytes
+    logits_bytes = 4 * 4 * 200 * 2048
+    assert each.saving_bytes > 0.9 * logits_bytes
 
 
 @pytest.mark.with_one_jax

@@ -97,10 +97,25 @@ class InGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyReadRows:
+    """Large matrix products compute only the rows that are read, such as the logits of each prompt's last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Donation:
     """More arguments that a step's own jit donates, by position."""
 
     positions: tuple[int, ...]
 
 
-Rewrite = Donation | ExamplesInChunks | InChunks | InGroups | InMinibatches | FusedAttention | NarrowSums | Unrolled
+Rewrite = (
+    Donation
+    | ExamplesInChunks
+    | FusedAttention
+    | InChunks
+    | InGroups
+    | InMinibatches
+    | NarrowSums
+    | OnlyReadRows
+    | Unrolled
+)

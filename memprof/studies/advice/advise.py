@@ -97,7 +97,8 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 )
 
 
-_OF_PASSES = (Aim.ACCUMULATE_GRADIENTS, Aim.CHUNK_ATTENTION, Aim.CHUNK_LOSS, Aim.FUSE_ATTENTION)
+_OF_LOGITS = frozenset({Aim.CHUNK_LOSS, Aim.KEEP_LAST_LOGITS})
+_OF_PASSES = frozenset({Aim.ACCUMULATE_GRADIENTS, Aim.CHUNK_ATTENTION, Aim.FUSE_ATTENTION}) | _OF_LOGITS
 
 
 def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...]:
@@ -114,8 +115,8 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
     best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
     rules = {each.rule for each in compiled}
     aims = {each.proposal.intent.aim for each in compiled}
-    if Aim.CHUNK_LOSS in aims:
-        aims.add(Aim.CHUNK_ARRAY)  # of the logits
+    if not aims.isdisjoint(_OF_LOGITS):
+        aims.add(Aim.CHUNK_ARRAY)
     recomputes = any(aim.recomputes for aim in aims)
     bounds = [
         each

@@ -28,6 +28,7 @@ from memprof.studies.changes.donation import donations
 from memprof.studies.changes.layered_state import layered_states
 from memprof.studies.changes.minibatches import in_parts
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
+from memprof.studies.changes.read_rows import only_read_rows
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import MeaningCheck
 from memprof.studies.changes.scans_in_groups import scans_in_groups
@@ -39,6 +40,7 @@ _PREFERENCES = (("flash_attention", "chunked_attention"),)
 # In the order of their compiles: changes that cost little and save much come first.
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
+    only_read_rows,
     attention_kernels,
     in_chunks,
     in_parts,

@@ -1,4 +1,4 @@
-"""Losses and attentions of a step in chunks: which are worth a compile, in how many parts, and the step traced so."""
+"""Losses and attentions of a step in chunks, and products of which few rows are read: which are worth a compile."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from report_builder import H100
 
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.rewrites import InChunks
+from memprof.analysis.records.rewrites import InChunks, OnlyReadRows
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks, least_bytes
+from memprof.studies.changes.read_rows import only_read_rows
 from memprof.workloads.intents import Aim
 
 _LOGITS_BYTES = 4 * 200 * 1024 * 4  # of 4 sequences
@@ -156,6 +157,33 @@ def test_a_part_of_the_first_product_has_at_most_256_mib(vocabulary: int, batch:
     assert of_loss.rewrite == InChunks(loss=num_parts)
     assert f"InChunks(loss={num_parts})" in of_loss.code
     assert of_attention.intent.num_parts == 8
+
+
+_PROMPTS = StepSpec(
+    lambda embed, tokens, lengths: (jnp.tanh(embed[tokens]) @ embed.T)[jnp.arange(4), lengths],
+    (
+        jax.ShapeDtypeStruct((1024, 16), jnp.float32),
+        jax.ShapeDtypeStruct((4, 200), jnp.int32),
+        jax.ShapeDtypeStruct((4,), jnp.int32),
+    ),
+)
+
+
+def test_only_read_logits_are_a_change() -> None:
+    made = replace(_step(), spec=_PROMPTS)
+    (change,) = only_read_rows(made)
+    assert (change.rule, change.intent.aim) == ("whole_prompt_logits", Aim.KEEP_LAST_LOGITS)
+    unread = _LOGITS_BYTES // 200 * 199
+    assert change.evidence == (
+        "matrix products of which few rows are read, found by data flow: 1;"
+        " of the largest, 3,260,416 bytes are never read"
+    )
+    assert unread == 3_260_416
+    assert change.code.endswith("step = memprof.apply(memprof.OnlyReadRows())(step)")
+    assert change.rewrite == OnlyReadRows()
+    assert not list(only_read_rows(replace(_step(footprint_bytes=200 * unread + 1000), spec=_PROMPTS)))
+    assert not list(only_read_rows(_step()))
+    assert not list(only_read_rows(replace(made, is_built_in=True)))
 
 
 def test_a_step_of_memprof_or_with_techniques_has_rules_of_its_own() -> None:

@@ -51,7 +51,7 @@ def of_rows(equation: Any, states: Sequence[State], num_rows: int) -> Action:
         raise UndividedError(f"{named(equation)} {mixes}")
 
     def run(values: Sequence[Any], piece: Piece) -> list[Any]:
-        return jit_adapter.bound(equation, [*values], rows.params(equation, piece.part_rows, piece.num_rows))
+        return jit_adapter.bound(equation, [*values], rows.params(equation.params, piece.part_rows, piece.num_rows))
 
     result = Total.SUM if rows.result is None else rows.result
     return Action(inputs=rows.inputs, results=(result,) * len(equation.outvars), run=run)

@@ -135,7 +135,10 @@ def _joined_rows(array: Any, axis: Axis) -> Any:
 
 def _evaluate_rows(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
     """Evaluate a region for a part of its rows."""
-    made = evaluated_rows(jaxpr, region.rows, inputs, part=num_rows, num_rows=region.num_rows)
+    rows = {number: (each,) for number, each in region.rows.items()}
+    made = evaluated_rows(
+        jaxpr, rows, {(var, (axis,)): each for (var, axis), each in inputs.items()}, [(num_rows, region.num_rows)]
+    )
     return [made[var] for var, _ in region.outputs]
 
 

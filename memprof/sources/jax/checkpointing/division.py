@@ -107,7 +107,7 @@ class Division:
                 states = [in_groups(each, groups) for each in rows.inputs]
                 values = [taken(*each) for each in zip(equation.invars, states, strict=True)]
                 here = piece.of_groups(groups)
-                params = rows.params(equation, here.part_rows, here.num_rows)
+                params = rows.params(equation.params, here.part_rows, here.num_rows)
                 (own[atom, wanted],) = jit_adapter.bound(equation, values, params)
             return own[atom, wanted]
 

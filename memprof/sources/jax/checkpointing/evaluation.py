@@ -106,15 +106,17 @@ def bound_values(equation: Any, values: list[Any], params: dict[str, Any]) -> li
 
 
 def evaluated_rows(
-    jaxpr: core.Jaxpr, rows: Mapping[int, Rows], inputs: Mapping[tuple[Any, Axis], Any], *, part: int, num_rows: int
+    jaxpr: core.Jaxpr,
+    rows: Mapping[int, Sequence[Rows]],
+    inputs: Mapping[tuple[Any, tuple[Axis, ...]], Any],
+    parts: Sequence[tuple[int, int]],
 ) -> dict[Any, Any]:
-    """Evaluate some equations for a part of their rows.
+    """Evaluate some equations for a part of their rows, or of their rows along each of several axes.
 
     Args:
         rows: the row axes of the equations, by index.
-        inputs: the part of each variable from outside along an axis, or the whole variable.
-        part: the number of rows of the part.
-        num_rows: the number of all rows.
+        inputs: the part of each variable from outside along its axes (None: whole).
+        parts: the numbers of rows of the part, and of all rows.
 
     Returns:
         The values of all variables that the equations make.
@@ -122,11 +124,14 @@ def evaluated_rows(
     made: dict[Any, Any] = {}
     for number in sorted(rows):
         equation, of_equation = jaxpr.eqns[number], rows[number]
+        axes = zip(*(each.inputs for each in of_equation), strict=True)
         values = [
-            inputs[atom, axis] if isinstance(atom, core.Var) and atom not in made else value_of(atom, made)
-            for atom, axis in zip(equation.invars, of_equation.inputs, strict=True)  # one may be read by rows and whole
+            inputs[atom, of_atom] if isinstance(atom, core.Var) and atom not in made else value_of(atom, made)
+            for atom, of_atom in zip(equation.invars, axes, strict=True)  # one may be read by rows and whole
         ]
-        params = of_equation.params(equation, part, num_rows)
+        params = equation.params
+        for each, (part, num_rows) in zip(of_equation, parts, strict=True):
+            params = each.params(params, part, num_rows)
         made.update(zip(equation.outvars, bound_values(equation, values, params), strict=True))
     return made
 

@@ -13,7 +13,7 @@ from jax.extend import core
 from memprof.sources.jax.checkpointing.apply import differentiated_as
 from memprof.sources.jax.checkpointing.closed_over import with_makers
 from memprof.sources.jax.checkpointing.constants import Constants
-from memprof.sources.jax.checkpointing.early_slices import with_early_slices
+from memprof.sources.jax.checkpointing.early_reads import Chosen, LateRead, with_early_reads
 from memprof.sources.jax.checkpointing.evaluation import Flat, bind, value_of, without_jits
 from memprof.sources.jax.checkpointing.reevaluation import reevaluated
 from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, bound_shards, scan_layout
@@ -39,21 +39,43 @@ _NONE: Mapping[Any, Any] = {}
 Find = Callable[[core.Jaxpr, Constants], Sequence[Part]]
 
 
-def with_parts(step: Callable[..., Any], find: Find) -> Callable[..., Any]:
+def with_parts(step: Callable[..., Any], find: Find, *, early: Chosen = LateRead.is_of_many_rows) -> Callable[..., Any]:
     """Return a step with its parts replaced, in the functions that it differentiates and outside of derivatives.
+
+    Args:
+        early: decides which reads of products are moved to their operands before.
 
     Raises:
         MemprofError: a framework has jitted the step.
     """
 
     def evaluate(closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        return _Replacement(_outside_derivatives(find), _is_in_derivative).function(closed)(*args)
+        return _Replacement(_outside_derivatives(find), early, _is_in_derivative).function(closed)(*args)
 
     def differentiated(closed: core.ClosedJaxpr) -> Flat:
         extended, made = with_makers(without_jits(closed))
-        return _Replacement(find).function(extended, made=made)
+        return _Replacement(find, early).function(extended, made=made)
 
     return reevaluated(step, evaluate, around=lambda: differentiated_as(differentiated))
+
+
+def with_only_read_rows(step: Callable[..., Any], found: list[LateRead] | None = None) -> Callable[..., Any]:
+    """Return a step whose large products compute only the rows that are read.
+
+    Args:
+        found: when the step is traced, the reads of few rows are added to this list.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
+
+    def early(late: LateRead) -> bool:
+        is_moved = not late.is_of_many_rows()
+        if is_moved and found is not None:
+            found.append(late)
+        return is_moved
+
+    return with_parts(step, lambda jaxpr, constants: [], early=early)
 
 
 def with_replaced(closed: core.ClosedJaxpr, find: Find) -> Flat:
@@ -103,10 +125,12 @@ class _Replacement:
     """Replaces the parts of functions.
 
     Attributes:
+        early: see `with_parts`.
         is_left: whether an equation stays unchanged, with the functions within it.
     """
 
     find: Find
+    early: Chosen = LateRead.is_of_many_rows
     is_left: Callable[[Any], bool] = lambda equation: False
     constants: Constants = field(default_factory=Constants)
 
@@ -117,7 +141,7 @@ class _Replacement:
             given: the outer variables passed as its first inputs.
             made: values of variables that are known although equations make them.
         """
-        jaxpr = with_early_slices(closed.jaxpr, self.is_left)
+        jaxpr = with_early_reads(closed.jaxpr, self.early, self.is_left)
         closed = core.ClosedJaxpr(jaxpr, closed.consts)
         self.constants.add(closed, given)
         parts = self.find(jaxpr, self.constants)

@@ -10,7 +10,7 @@ If a reshape merges the axis with later axes, each row takes several entries of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -43,9 +43,9 @@ class Rows:
     result: Axis
     sizes: tuple[str, int] | None = None
 
-    def params(self, equation: Any, part: int, num_rows: int) -> dict[str, Any]:
-        """Return the parameters of the operation for a part of the rows."""
-        params = dict(equation.params)
+    def params(self, of_all: Mapping[str, Any], part: int, num_rows: int) -> dict[str, Any]:
+        """Return the parameters of the operation for a part of the rows, from those for all rows."""
+        params = dict(of_all)
         if self.sizes is not None:
             name, place = self.sizes
             size = params[name][place] // num_rows * part
