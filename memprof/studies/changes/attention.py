@@ -11,7 +11,7 @@ from memprof.sources.jax.checkpointing.attentions import Attention
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import least_bytes
-from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
+from memprof.studies.changes.own_jit import changed_step, step_of_code, with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 _MIN_CAPABILITY = (8, 0)  # of cuDNN's kernel
@@ -33,8 +33,9 @@ def attention_kernels(step: Step) -> Iterator[Change]:
     held_bytes = sum(each.probability_bytes for each in found) // step.target.topology.num_devices
     if not found or held_bytes < least_bytes(step):
         return
-    code = applied_code(step.spec, "memprof.apply(memprof.FusedAttention())")
-    assert code is not None
+    applied = with_rewrite(step.spec, FusedAttention())
+    assert applied is not None
+    code, _ = applied
     calls = list(dict.fromkeys(f"# {_place(each)}: {each.call}" for each in found))
     head, line = code.rsplit("\n\n", 1)
     code = "\n".join([head, "", "# computes each of these attentions as", *calls, line])

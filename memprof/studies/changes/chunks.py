@@ -10,7 +10,7 @@ from memprof.sources.jax.checkpointing.regions import Kind, Region
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.advice.step_kind import has_backward_pass
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
+from memprof.studies.changes.own_jit import changed_step, with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 _MIN_SHARE = 0.005  # of the footprint: smaller arrays are not worth a compile; gradients and copies lie beside them
@@ -41,10 +41,9 @@ def in_chunks(step: Step) -> Iterator[Change]:
         num_parts = max(_NUM_PARTS, min(_MAX_PARTS, -(-max(sizes) // _MAX_PART_BYTES)))
         loss, attention = (num_parts, 1) if kind is Kind.LOSS else (1, num_parts)
         rewrite = InChunks(loss=loss, attention=attention, interleaved=step.target.topology.num_devices > 1)
-        options = f"loss={loss}" if kind is Kind.LOSS else f"attention={attention}"
-        options += ", interleaved=True" if rewrite.interleaved else ""
-        code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({options}))")
-        assert code is not None
+        applied = with_rewrite(step.spec, rewrite)
+        assert applied is not None
+        code, changed = applied
         yield Change(
             rule=rule,
             intent=Intent(aim=aim, num_parts=num_parts),
@@ -52,7 +51,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             evidence=_evidence(regions, kind),
             cost=_cost(regions, recomputes=has_backward_pass(step.report)),
             code=code,
-            spec=step_of_code(step.spec, code),
+            spec=changed,
             rewrite=rewrite,
         )
 

@@ -19,7 +19,7 @@ from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
 from memprof.sources.jax.checkpointing.minibatches import in_minibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.studies.changes.own_jit import with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 RULE = "accumulated_gradients"
@@ -102,9 +102,10 @@ def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> It
     """Yield a change for each number of minibatches."""
     for number in numbers:
         rewrite = _minibatches(step, number)
-        code = applied_code(step.spec, f"memprof.apply(memprof.InMinibatches({_options(rewrite)}))")
-        if code is None:
+        applied = with_rewrite(step.spec, rewrite)
+        if applied is None:
             return
+        code, changed = applied
         yield Change(
             rule=RULE,
             intent=Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=number),
@@ -113,7 +114,7 @@ def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> It
             cost=f"nothing is recomputed, but each product has 1/{number} of the rows; sums of the gradients are live"
             " during the passes",
             code=code,
-            spec=step_of_code(step.spec, code),
+            spec=changed,
             rewrite=rewrite,
             is_proved=True,
         )
@@ -123,9 +124,10 @@ def _in_chunks(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterato
     """Yield, for each number of chunks, the step with the part of its loss in which examples do not mix in chunks."""
     for number in numbers:
         rewrite = _chunks(step, number)
-        code = applied_code(step.spec, f"memprof.apply(memprof.ExamplesInChunks({_options(rewrite)}))")
-        if code is None:
+        applied = with_rewrite(step.spec, rewrite)
+        if applied is None:
             return
+        code, changed = applied
         yield Change(
             rule="chunked_examples",
             intent=Intent(aim=Aim.RECOMPUTE_MODULES, num_parts=number),
@@ -133,14 +135,10 @@ def _in_chunks(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterato
             evidence=f"by data flow, a part of the loss does not mix its {num_examples:,} examples",
             cost=f"recomputes that part; each of its products has 1/{number} of the rows",
             code=code,
-            spec=step_of_code(step.spec, code),
+            spec=changed,
             rewrite=rewrite,
             is_proved=True,
         )
-
-
-def _options(rewrite: InMinibatches | ExamplesInChunks) -> str:
-    return f"number={rewrite.number}" + (", interleaved=True" if rewrite.interleaved else "")
 
 
 def _examples(number: int) -> str:

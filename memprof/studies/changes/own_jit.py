@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
 
+from memprof.analysis.records.rewrites import Rewrite
 from memprof.sources.jax.own_attributes import own
 from memprof.sources.jax.tracing import jit_adapter
 from memprof.sources.jax.tracing.jitting import framework_of
@@ -103,6 +104,14 @@ def applied_code(spec: StepSpec, change: str) -> str | None:
         name = name_of_step(spec)
         return f"import memprof\n\n{place_of_step(spec, jits_again=False)}{name} = {change}({name})"
     return None if has_shardings(spec.fn) else jitted_code(spec, change=change)
+
+
+def with_rewrite(spec: StepSpec, rewrite: Rewrite) -> tuple[str, StepSpec] | None:
+    """Return code that applies a rewrite to the step, and the step that it defines; None as for `applied_code`."""
+    given = [field for field in fields(rewrite) if getattr(rewrite, field.name) != field.default]
+    options = ", ".join(f"{field.name}={getattr(rewrite, field.name)!r}" for field in given)
+    code = applied_code(spec, f"memprof.apply(memprof.{type(rewrite).__name__}({options}))")
+    return None if code is None else (code, step_of_code(spec, code))
 
 
 def changed_step(spec: StepSpec, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> StepSpec | None:

@@ -10,7 +10,7 @@ from memprof.sources.jax.checkpointing.parts import with_only_read_rows
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import least_bytes
-from memprof.studies.changes.own_jit import applied_code, changed_step, step_of_code
+from memprof.studies.changes.own_jit import changed_step, with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 
@@ -26,8 +26,9 @@ def only_read_rows(step: Step) -> Iterator[Change]:
     unread = max((each.unread_bytes for each in found), default=0)
     if not found or unread // step.target.topology.num_devices < least_bytes(step):
         return
-    code = applied_code(step.spec, "memprof.apply(memprof.OnlyReadRows())")
-    assert code is not None
+    applied = with_rewrite(step.spec, OnlyReadRows())
+    assert applied is not None
+    code, changed = applied
     yield Change(
         rule="whole_prompt_logits",
         intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
@@ -36,6 +37,6 @@ def only_read_rows(step: Step) -> Iterator[Change]:
         f" {unread:,} bytes are never read",
         cost="none: it computes less",
         code=code,
-        spec=step_of_code(step.spec, code),
+        spec=changed,
         rewrite=OnlyReadRows(),
     )

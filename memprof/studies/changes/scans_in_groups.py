@@ -15,7 +15,7 @@ from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.checkpoint_places import CLEARLY
 from memprof.studies.changes.group_size import best_group_size
-from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.studies.changes.own_jit import with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 _LONG = 64  # iterations; a scan over the layers of a model is shorter
@@ -39,9 +39,10 @@ def scans_in_groups(step: Step) -> Iterator[Change]:
     least = min(min(estimated_peaks(unchanged.jaxpr)), _estimate(step, nothing_kept))
     if _estimate(step, in_groups) > CLEARLY * least:
         return
-    code = applied_code(step.spec, f"memprof.apply(memprof.InGroups(size={size}))")
-    if code is None:
+    applied = with_rewrite(step.spec, InGroups(size=size))
+    if applied is None:
         return
+    code, changed = applied
     layers = {layer.key: layer for closed in functions for layer in layers_of(closed)}.values()
     where = "".join(f"; {layer.place}" for layer in layers)
     yield Change(
@@ -51,7 +52,7 @@ def scans_in_groups(step: Step) -> Iterator[Change]:
         evidence=f"the backward pass goes through {sum(each.count for each in scans):,} iterations of scans{where}",
         cost="recomputes the iterations twice",
         code=code,
-        spec=step_of_code(step.spec, code),
+        spec=changed,
         rewrite=InGroups(size=size),
     )
 
