@@ -59,14 +59,14 @@ def plan(
         args, kwargs: the arguments of the step: pytrees of arrays or of `jax.ShapeDtypeStruct`.
         memory: the footprint limit, in bytes or as text ("30GiB"); None: JAX's memory pool on the target.
         with_curve: whether to also compile choices for other budgets, and JAX's built-in policies.
-        allow: changes to try before checkpoints, separated by commas: "donate", "accumulate",
+        allow: changes to try before checkpoints, separated by commas: "donate", "only-read-rows", "accumulate",
             "chunked-examples", "chunked-loss", "fused-attention", "chunked-attention"; or "none".
         offload: whether results may be offloaded to host memory. The layers must be in a scan.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
     Raises:
-        MemprofError: an argument is invalid, or the step computes no gradients.
+        MemprofError: an argument is invalid.
         Exception: any error that the step raises while it is traced.
     """
     from memprof.sources.jax.targets.mesh import target_of_step

@@ -34,8 +34,8 @@ _Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="CHANGES",
-        help="Changes to try before checkpoints, separated by commas: donate (the default), accumulate,"
-        " chunked-examples, chunked-loss, fused-attention, chunked-attention; or none.",
+        help="Changes to try before checkpoints, separated by commas: donate (the default), only-read-rows,"
+        " accumulate, chunked-examples, chunked-loss, fused-attention, chunked-attention; or none.",
     ),
 ]
 _Offload = Annotated[

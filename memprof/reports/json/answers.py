@@ -214,6 +214,7 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
         Literal[
             "as it is",
             "donate_state",
+            "whole_prompt_logits",
             "accumulated_gradients",
             "chunked_examples",
             "chunked_loss",

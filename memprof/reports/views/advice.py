@@ -23,16 +23,14 @@ from memprof.reports.views.cells import aside_cell
 from memprof.reports.views.fields import Fields, number, table, text
 from memprof.reports.views.header import TONES, pressure_notes
 from memprof.studies.advice.advice import Advice, Meaning
-from memprof.studies.advice.step_kind import has_backward_pass
 from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "No rule found a saving of 2% or more in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
 _CAUTION = (
     "Each saving is for one change alone. Several together may save less than the sum, or more, if each leaves another"
-    ' peak{}. "up to" is an upper bound, not compiled.'
+    ' peak (`memprof plan` compiles several). "up to" is an upper bound, not compiled.'
 )
-_PLAN = " (`memprof plan` compiles several)"
 _COMPILES = " If it gets a step and not a capture, `memprof advise` compiles the changes that memprof can make itself."
 _NONE_SAVES = " memprof has compiled the changes that it can make to this step itself: none saves 2% or more."
 _MEANING = {
@@ -74,13 +72,13 @@ def advice_blocks(report: Report, advice: Sequence[Advice], *, of_step: bool = F
         *unpressed_note(report),
         _overview(report, advice),
         *details,
-        caution(report, advice, of_step=of_step),
+        caution(advice, of_step=of_step),
     )
 
 
-def caution(report: Report, advice: Sequence[Advice], *, of_step: bool = False) -> Note:
-    """Explain the savings; if none is compiled, also why, or how to compile them. Plans are for steps that train."""
-    text = _CAUTION.format(_PLAN if has_backward_pass(report) else "")
+def caution(advice: Sequence[Advice], *, of_step: bool = False) -> Note:
+    """Explain the savings; if none is compiled, also why, or how to compile them."""
+    text = _CAUTION
     if not any(each.is_compiled for each in advice):
         text += _NONE_SAVES if of_step else _COMPILES
     return Note(text=text, tone=Tone.MUTED)

@@ -10,7 +10,7 @@ from memprof.reports.views.cells import exact_size, facts_of
 from memprof.reports.views.fields import Field, bar, number, table, text
 from memprof.studies.plan.plan import NOTHING_KEPT, CheckpointPlan, PlanPoint, ranking_seconds
 
-_CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the original step"
+_CAUTION = "Footprints are the compiler's (XLA's buffer assignment). The {} are those of the original step"
 
 _BOUND = "Bounds are the least times by the roofline, not measured."
 _FASTEST = (
@@ -18,12 +18,13 @@ _FASTEST = (
     " bound."
 )
 _CAN_BE_FASTER = "Checkpoints can also make a step with a scan faster: --curve compiles some."
+_NO_GRADIENTS = "The step computes no gradients, so checkpoints do not help; --allow names other changes to try."
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 
 def plan_document(plan: CheckpointPlan) -> Document:
     """Build the document: the answer first, then its evidence. The code (`CheckpointPlan.code`) is printed after it."""
-    num_compiles = len(plan.points)
+    num_compiles, has_blocks = len(plan.points), plan.placement.num_blocks > 0
     has_checkpoints = any(point.checkpoints is not None for point in plan.points)
     facts = {
         "target": (plan.target.name,),
@@ -39,10 +40,13 @@ def plan_document(plan: CheckpointPlan) -> Document:
             _points(plan),
             *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             *((Note(text=_waiting(plan.best), tone=Tone.ACCENT),) if plan.best and plan.best.is_offloading else ()),
+            *((Note(text=_NO_GRADIENTS, tone=Tone.ACCENT),) if plan.best is None and not has_blocks else ()),
             *((Note(text=_OFFER, tone=Tone.ACCENT),) if _could_offload(plan) else ()),
             *(Note(text=each, tone=Tone.ACCENT) for each in filter(None, [_faster(plan)])),
             *((Note(text=_times(plan), tone=Tone.MUTED),) if _has_bounds(plan) else ()),
-            Note(text=f"{_CAUTION}{_exactness(plan)}", tone=Tone.MUTED),
+            Note(
+                text=f"{_CAUTION.format('gradients' if has_blocks else 'results')}{_exactness(plan)}", tone=Tone.MUTED
+            ),
         )
     )
 
@@ -119,7 +123,9 @@ def _times(plan: CheckpointPlan) -> str:
 
 def _exactness(plan: CheckpointPlan) -> str:
     is_rounded = any(each.rewrite is not None and not isinstance(each.rewrite, Donation) for each in plan.changes)
-    return ", apart from rounding." if is_rounded else ": a checkpoint only recomputes values."
+    if is_rounded:
+        return ", apart from rounding."
+    return ": a checkpoint only recomputes values." if plan.placement.num_blocks else "."
 
 
 def _points(plan: CheckpointPlan) -> Table:
@@ -149,7 +155,7 @@ def _points(plan: CheckpointPlan) -> Table:
     return table(
         sorted(plan.points, key=lambda point: point.footprint_bytes, reverse=True),
         [
-            text("kept for the backward pass", kept),
+            text("kept for the backward pass" if plan.placement.num_blocks else "compile", kept),
             number("footprint", lambda point: format_bytes(point.footprint_bytes)),
             bar(lambda point: point.footprint_bytes, priority=1),
             number("recomputed", lambda point: format_flops(point.recomputed_flops)),

@@ -33,7 +33,7 @@ def advice_section(report: Report, advice: Sequence[Advice], *, of_step: bool) -
     if pieces[_NUM_SHOWN:]:
         more = "".join(pieces[_NUM_SHOWN:])
         blocks.append(f"<details><summary>{len(pieces) - _NUM_SHOWN} more</summary>{more}</details>")
-    blocks.append(block_html(caution(report, advice, of_step=of_step)))
+    blocks.append(block_html(caution(advice, of_step=of_step)))
     return Section(title="Advice", html="\n".join(blocks))
 
 

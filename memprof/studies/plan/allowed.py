@@ -11,12 +11,14 @@ from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
+from memprof.studies.changes.read_rows import only_read_rows
 
 
 class Allowed(Enum):
     """A change that keeps a step's results, up to rounding."""
 
     DONATE = "donate"
+    ONLY_READ_ROWS = "only-read-rows"
     ACCUMULATE = "accumulate"
     CHUNKED_EXAMPLES = "chunked-examples"
     CHUNKED_LOSS = "chunked-loss"
@@ -41,11 +43,13 @@ class Allowed(Enum):
 
 _RULES = {
     Allowed.DONATE: "donate_state",
+    Allowed.ONLY_READ_ROWS: "whole_prompt_logits",
     Allowed.ACCUMULATE: minibatches.RULE,
     Allowed.FUSED_ATTENTION: "flash_attention",
 }
 _FAMILIES: dict[Allowed, Callable[[Step], Iterator[Change]]] = {
     Allowed.DONATE: donations,
+    Allowed.ONLY_READ_ROWS: only_read_rows,
     Allowed.ACCUMULATE: minibatches.accumulated_more_and_more,
     Allowed.CHUNKED_EXAMPLES: minibatches.chunked_more_and_more,
     Allowed.FUSED_ATTENTION: attention_kernels,

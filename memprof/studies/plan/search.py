@@ -56,8 +56,7 @@ def plan_step(
         interrupted: called with the plan so far, if an interruption or an error ends the search.
 
     Raises:
-        MemprofError: the step differentiates nothing, the target has no fixed amount of memory, or nothing can be
-            offloaded.
+        MemprofError: the target has no fixed amount of memory, or nothing can be offloaded.
         WorkloadError: the step cannot be compiled.
         Exception: any error of the step while it is traced.
     """
@@ -130,6 +129,8 @@ class _Search:
                 f"{self._label} has no layers in a scan, so offloading saves nothing: XLA loads the results of"
                 " unrolled layers back to the device at once"
             )
+        if not self.step.blocks:  # checkpoints change nothing
+            return
         if (needs_checkpoints or with_curve) and not self._may_offload:
             self._choose_place(0 if with_curve else budget_bytes)
         if with_curve:

@@ -13,7 +13,6 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Block, Checkpoints
 from memprof.analysis.records.report import Report
-from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.apply import checkpointed
 from memprof.sources.jax.checkpointing.block_programs import BlockProgram, blocks_of
 from memprof.sources.jax.checkpointing.blocks import differentiated_loops, find_repeated
@@ -214,21 +213,15 @@ class ChangedStep:
 
 
 def changed_step(name: str, spec: StepSpec, report: Report, compiler: Compiler) -> ChangedStep:
-    """Return a compiled step, with its blocks.
-
-    Raises:
-        MemprofError: the step differentiates nothing in reverse mode.
-    """
+    """Return a compiled step, with its blocks. A step that differentiates nothing in reverse mode has none."""
     with checkpointed(None) as functions:
         traced = traced_jaxpr(spec, compiler.target)
-    if not functions:
-        raise MemprofError(f"{spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory")
     compiler.progress("choosing")
     blocks = _blocks([each for closed in functions for each in blocks_of(closed)], compiler)
     has_loops = any(find_repeated(each.jaxpr) is None and bool(differentiated_loops(each.jaxpr)) for each in functions)
     kept_bytes = choice_of(blocks, signatures_of(blocks)).size_bytes
     point = point_of(name, report, None, kept_bytes=kept_bytes, repeated_seconds=0.0)
-    peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)}
+    peaks: dict[Checkpoints | None, tuple[int, ...]] = {None: _peaks_of(traced, compiler.target)} if blocks else {}
     totals = report.compiler
     return ChangedStep(
         spec=spec,

@@ -20,6 +20,7 @@ from memprof.studies.changes.attention import attention_kernels
 from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.donation import donations
 from memprof.studies.changes.minibatches import accumulated_more_and_more, chunked_more_and_more
+from memprof.studies.changes.read_rows import only_read_rows
 from memprof.studies.plan import allowed, search, steps
 from memprof.studies.plan.allowed import Allowed
 from memprof.studies.plan.candidates import best_within, point_of
@@ -403,9 +404,12 @@ def test_without_a_budget_the_pool_of_the_target_counts(monkeypatch: pytest.Monk
         _Compiler([_layers()]).plan(monkeypatch, None)
 
 
-def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MemprofError, match="net differentiates nothing in reverse mode"):
-        _Compiler([_layers()], differentiates=False).plan(monkeypatch, 10)
+def test_a_step_without_gradients_has_no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _Compiler([], differentiates=False).plan(monkeypatch, 10, with_curve=True)
+    assert _rows(plan) == [("as it is", 1000, 0, 0.0, 0)]
+    assert (plan.best, plan.placement.num_blocks, plan.code) == (None, 0, "")
+    with pytest.raises(MemprofError, match="no layers in a scan"):
+        _Compiler([], differentiates=False, speeds=_LINK).plan(monkeypatch, 10, offload=True)
 
 
 _MIB = 2**20
@@ -458,6 +462,7 @@ def test_only_loops_and_known_links_allow_offloading(monkeypatch: pytest.MonkeyP
 def test_allowed_changes_are_named_after_their_advice() -> None:
     assert [(each.rule, each.family) for each in Allowed] == [
         ("donate_state", donations),
+        ("whole_prompt_logits", only_read_rows),
         ("accumulated_gradients", accumulated_more_and_more),
         ("chunked_examples", chunked_more_and_more),
         ("chunked_loss", in_chunks),
@@ -467,7 +472,7 @@ def test_allowed_changes_are_named_after_their_advice() -> None:
     assert allowed.parse_allowed(" chunked-loss, donate,") == (Allowed.CHUNKED_LOSS, Allowed.DONATE)
     assert allowed.parse_allowed("none") == allowed.parse_allowed("") == ()
     for names in ("none,donate", "chunked_loss"):
-        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, accumulate, chunk"):
+        with pytest.raises(MemprofError, match=r"a plan cannot be allowed '.*': there are donate, only-read-rows, acc"):
             allowed.parse_allowed(names)
 
 
@@ -563,6 +568,20 @@ class TestAllowedChanges:
             ("chunked_loss", 1400),
         ]
         assert [each.rule for each in plan.changes] == ["flash_attention", "chunked_loss"]
+
+    def test_a_step_without_gradients_has_changes_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        saved_bytes = {"net+only-read-rows": 200, "net+only-read-rows+fused-attention": 300}
+        compiler = _Compiler([], differentiates=False, saved_bytes=saved_bytes)
+        asked = (Allowed.ONLY_READ_ROWS, Allowed.FUSED_ATTENTION)
+        plan = compiler.plan(monkeypatch, 700, allowed=asked)
+        assert [(row[0], row[1]) for row in _rows(plan)] == [
+            ("as it is", 1000),
+            ("whole_prompt_logits", 800),
+            ("flash_attention", 700),
+        ]
+        assert plan.best is plan.points[-1]
+        assert [each.rule for each in plan.changes] == ["whole_prompt_logits", "flash_attention"]
+        assert compiler.plan(monkeypatch, 699, allowed=asked).best is None
 
     def test_a_change_that_the_step_does_not_have_is_not_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.missing = {Allowed.DONATE}
