@@ -84,6 +84,7 @@ print({name: value for name, value in jax.config.values.items() if before[name] 
 """
 
 
+@pytest.mark.with_one_jax
 def test_a_script_keeps_its_settings_and_sees_the_stages(tmp_path: Path) -> None:
     environment = {**_environment(), "MEMPROF_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
@@ -342,6 +343,7 @@ def _train_spec() -> memprof.TrainSpec:
     return memprof.TrainSpec(_mean_square, params, optax.adam(0.1), {"x": jax.ShapeDtypeStruct((16, 64), "float32")})
 
 
+@pytest.mark.with_one_jax
 def test_every_function_of_the_api_takes_a_train_spec() -> None:
     spec = _train_spec()
     profile = memprof.profile(spec, target="cpu")

@@ -47,6 +47,7 @@ def own() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.with_one_jax
 def test_a_budget_becomes_code_that_stays_within_it(memprof: Command, own: dict[str, Any]) -> None:
     (memprof.folder / "train.py").write_text(_SCRIPT)
     command = ("plan", "train.py:step_spec", "--target", "cpu", "--allow", "none", "--format", "json")

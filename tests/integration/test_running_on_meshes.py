@@ -81,6 +81,7 @@ def test_a_step_on_the_devices_of_one_process_is_measured_on_each(memprof: Comma
     assert len(read_capture(path).measured.devices) == 8
 
 
+@pytest.mark.with_one_jax
 def test_the_processes_of_a_job_are_one_report_and_one_session(
     memprof: Command, start: Callable[..., subprocess.Popen[str]]
 ) -> None:

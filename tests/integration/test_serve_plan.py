@@ -48,6 +48,7 @@ def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, command, sen
     assert sentence in done.stderr
 
 
+@pytest.mark.with_one_jax
 @pytest.mark.usefixtures("quick_compiles")
 def test_the_api_gives_the_same_for_a_spec():
     overrides = ["batch_size=2"]

@@ -37,6 +37,7 @@ _COMPILED = (
     "memprof plan",
     "memprof serve-plan",
     "memprof advise train.py",
+    "memprof advise loop.py",
     "--why",
     "--require-effect",
 )
