@@ -97,6 +97,27 @@ class PlainTrainer:
         return scaled(w, state, x, flag=flag)
 
 
+@jax.tree_util.register_pytree_node_class
+class LossScale:
+    """Looks at the dtypes of its leaves, as `jmp.DynamicLossScale` does."""
+
+    def __init__(self, value: Any) -> None:
+        if type(value) is not object:
+            assert jax.eval_shape(lambda: value).dtype == jnp.float32
+        self.value = value
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> LossScale:
+        return cls(*children)
+
+
+def with_loss_scale(scale: Any, x: Any) -> Any:
+    return LossScale(2 * scale.value), scale.value * x
+
+
 def plain_styles() -> dict[str, Style]:
     jitted = jax.jit(step, donate_argnums=(0, 1))
     trainer = PlainTrainer()
@@ -125,6 +146,12 @@ def plain_styles() -> dict[str, Style]:
         "a function with a static argument": Style(
             spec=StepSpec(scaled, (*args, 2.0), static_argnums=(3,), donate_argnums=(0,)),
             lower=lambda: jax.jit(scaled, static_argnums=3, donate_argnums=0).lower(*args, 2.0),
+        ),
+        "a class that looks at its leaves": Style(
+            spec=StepSpec(jax.jit(with_loss_scale, donate_argnums=0), (LossScale(jnp.ones(1000)), X[0, 0])),
+            lower=lambda: jax.jit(lambda scale, x: (2 * scale, scale * x), donate_argnums=0).lower(
+                jnp.ones(1000), X[0, 0]
+            ),
         ),
         "a partial function": Style(
             spec=StepSpec(functools.partial(scaled, flag=True, scale=3.0), args),

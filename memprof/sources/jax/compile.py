@@ -387,7 +387,12 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
     Raises:
         MemprofError: the step's number of devices differs from the target's.
     """
-    with _on(devices.device), xla_adapter.full_tracebacks(), xla_adapter.callbacks_of_absent_devices():
+    with (
+        _on(devices.device),
+        xla_adapter.full_tracebacks(),
+        xla_adapter.callbacks_of_absent_devices(),
+        jit_adapter.arguments_with_dtypes(),
+    ):
         if devices.written_for is not None:
             return xla_adapter.lower_for_platform(step.traced, target.platform)
         lowered = step.traced.lower()

@@ -94,7 +94,7 @@ def argument_leaves(
     paths = _own_paths(step.paths, nnx_variables(step.arguments))
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
     given = _given(roles, paths)
-    avals = jax.tree.leaves(step.traced.in_avals)
+    avals = jit_adapter.argument_avals(step.traced)
     num_tokens = xla_adapter.num_tokens(lowered)
     kept = xla_adapter.kept_arguments(lowered, len(paths))
     parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
@@ -103,7 +103,7 @@ def argument_leaves(
     else:  # skip following the arguments through the program, which takes as long as lowering
         found, doubts, flows = [role for role in given if role is not None], [], [_UNKNOWN] * len(paths)
     positions = {name: number for number, name in enumerate(step.names)}
-    infos = jax.tree.leaves(step.traced.args_info)
+    donated = jit_adapter.donated_arguments(step.traced)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
     tokens = tuple(_token(number) for number in range(num_tokens))
     return tokens + tuple(
@@ -113,7 +113,7 @@ def argument_leaves(
             shape=tuple(aval.shape),
             dtype=str(aval.dtype),
             size_bytes=xla_adapter.argument_bytes(aval),
-            donated=bool(info.donated),
+            donated=is_donated,
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(owner),
             mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat] - num_tokens],
@@ -121,7 +121,9 @@ def argument_leaves(
             window=flows[flat].window,
             is_carried=flows[flat].is_carried,
         )
-        for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
+        for flat, (path, owner, role, aval, is_donated) in enumerate(
+            zip(paths, owners, found, avals, donated, strict=True)
+        )
     ), tuple(doubts)
 
 
@@ -159,7 +161,7 @@ def _inferred(
     leaves = [
         Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
         for path, owner, aval, use, role in zip(
-            paths, owners, jax.tree.leaves(step.traced.in_avals), program.uses, given, strict=True
+            paths, owners, jit_adapter.argument_avals(step.traced), program.uses, given, strict=True
         )
     ]
     claims = infer_roles(by_type, leaves, program)
@@ -184,13 +186,14 @@ def _window(window: Window | None, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:
     """Return the places of a step's arguments and results."""
+    results = jit_adapter.result_tree(step.traced)
     return StepEnds(
         arguments=paths,
-        results=[jax.tree_util.keystr(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(step.traced.out_info)],
+        results=[jax.tree_util.keystr(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(results)],
         owners=_numbered(_parts(paths, owners)),
         positions={name: number for number, name in enumerate(step.names)},
         known=jit_adapter.returned_state(step.traced),
-        fields=getattr(type(step.traced.out_info), "_fields", ()),
+        fields=getattr(type(results), "_fields", ()),
     )
 
 

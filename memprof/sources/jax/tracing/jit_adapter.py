@@ -119,6 +119,72 @@ def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
     return tuple(mesh for mesh in (jax.sharding.get_mesh(), around, jax.sharding.get_abstract_mesh()) if not mesh.empty)
 
 
+def argument_avals(traced: Any) -> list[Any]:
+    """Return the abstract values of a traced function's arguments.
+
+    JAX's own lists of arguments and results are pytrees of the user's classes, some of which refuse its leaves: for
+    example, a `jmp.DynamicLossScale` asks a leaf for its dtype.
+    """
+    return list(traced.jaxpr.in_avals[traced._num_consts :])
+
+
+def donated_arguments(traced: Any) -> list[bool]:
+    """Return which arguments of a traced function are donated."""
+    return list(traced._params["donated_invars"])
+
+
+class _ArgumentInfo(jax.ShapeDtypeStruct):  # type: ignore[misc]
+    """In place of JAX's own description of an argument, which has no dtype for the user's classes to look at."""
+
+    def __init__(self, aval: Any, donated: bool) -> None:
+        super().__init__(aval.shape, aval.dtype)
+        self._aval, self.donated = aval, donated
+
+
+@contextmanager
+def arguments_with_dtypes() -> Iterator[None]:
+    """Lower functions also if a class among their arguments looks at the dtypes of its leaves.
+
+    `jax.jit(step).lower` fails for such classes (jax 0.10 to 0.12), although the step runs.
+    """
+    from jax._src import stages
+
+    describe = stages.make_args_info
+
+    def described(structure: Any, avals: Any, donated: Any) -> Any:
+        try:
+            return describe(structure, avals, donated)
+        except Exception:  # a class of the user refuses its leaves
+            infos = [_ArgumentInfo(aval, number in {*donated}) for number, aval in enumerate(jax.tree.leaves(avals))]
+            return jax.tree.unflatten(structure, infos)
+
+    stages.make_args_info = described
+    try:
+        yield
+    finally:
+        stages.make_args_info = describe
+
+
+def argument_structure(traced: Any) -> Any:
+    """Return the structure of the arguments of a traced function."""
+    return traced._in_tree
+
+
+def argument_tree(traced: Any) -> Any:
+    """Return the arguments of a traced function as a pytree of placeholders."""
+    return _with_placeholders(argument_structure(traced))
+
+
+def result_tree(traced: Any) -> Any:
+    """Return the results of a traced function as a pytree of placeholders."""
+    return _with_placeholders(traced.out_tree)
+
+
+def _with_placeholders(structure: Any) -> Any:
+    """Return a pytree of plain objects, which JAX asks every class to accept as leaves."""
+    return jax.tree.unflatten(structure, [object() for _ in range(structure.num_leaves)])
+
+
 def returned_state(traced: Any) -> dict[int, int]:
     """Return the result that holds the next value of each leaf of NNX state, by leaf (flax 0.12).
 
@@ -132,10 +198,11 @@ def returned_state(traced: Any) -> dict[int, int]:
     def is_state(node: Any) -> bool:
         return type(node).__module__ == "flax.nnx.extract"
 
-    states = jax.tree_util.tree_leaves_with_path(traced.out_info, is_leaf=is_state)
+    tree = result_tree(traced)
+    states = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_state)
     prefixes = tuple(jax.tree_util.keystr(keys) for keys, node in states if is_state(node))
-    results = {path: number for path, number in leaves(traced.out_info).items() if path.startswith(prefixes)}
-    return {number: results[path] for path, number in leaves(traced.args_info).items() if path in results}
+    results = {path: number for path, number in leaves(tree).items() if path.startswith(prefixes)}
+    return {number: results[path] for path, number in leaves(argument_tree(traced)).items() if path in results}
 
 
 def options_name_devices(options: Any) -> bool:

@@ -131,7 +131,7 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num
     """
     observer = _Observer(step, place, own_devices, num_devices)
     traced = observer.observe()
-    structure = jax.tree.structure(traced.args_info)
+    structure = jit_adapter.argument_structure(traced)
     if structure.num_leaves == 0:
         raise WorkloadError(
             "The step has no array among its arguments, so a device would hold no memory for it: pass the state and "

@@ -218,7 +218,7 @@ class Watcher:
         self._harmless("a call", records.write_bytes, self._folder / records.STEP.format(call.id), handover)
         if self._is_instead:
             self._harmless("a program", self._keep_program, call, lowered)
-        avals = jax.tree.leaves(traced.traced.in_avals)
+        avals = jit_adapter.argument_avals(traced.traced)
         differentiates = has_backward_pass(traced.jaxpr)
         return replace(
             call,
@@ -347,7 +347,7 @@ def _static_leaves(step: JittedStep) -> dict[str, str]:
 
 
 def _results(traced: Any) -> tuple[str, ...]:
-    return tuple(type_text(aval) for aval in jax.tree.leaves(traced.out_info))
+    return tuple(type_text(aval) for aval in traced.jaxpr.out_avals)
 
 
 def _updates(traced: TracedStep) -> bool:
