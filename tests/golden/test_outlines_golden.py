@@ -32,6 +32,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.checkpoints import Checkpoints, Signature
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report, Schedule
+from memprof.analysis.records.rewrites import OnlyReadRows
 from memprof.analysis.records.watched import SeenCall, SeenCompile
 from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.reports.document import Document
@@ -73,7 +74,7 @@ from memprof.studies.explain.log import read_log
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import Batch, CurvePoint, FitCurve, LargerValue
 from memprof.studies.plan.placement import Placement
-from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlanPoint
+from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlannedChange, PlanPoint
 from memprof.studies.serving import ServedProgram, ServingPlan
 from memprof.studies.watch.job import Job
 from memprof.studies.watch.moments import Growth, LargestMoment, OtherArrays
@@ -313,6 +314,14 @@ def unchanged_plan() -> CheckpointPlan:
     return replace(found, points=found.points[:1])
 
 
+def plan_without_gradients() -> CheckpointPlan:
+    """Return the plan of a step that generates, of which a change does not save enough."""
+    found = plan(budget_bytes=4999, best=None)
+    points = (found.points[0], _plan_point("whole_prompt_logits", None, 0, 7000, 0))
+    change = PlannedChange(rule="whole_prompt_logits", code="", rewrite=OnlyReadRows())
+    return replace(found, points=points, changes=(change,), placement=replace(found.placement, num_blocks=0))
+
+
 def slow_plan() -> CheckpointPlan:
     """Return a curve of a step that fits unchanged, but is slower than with the chosen checkpoints."""
     found = plan(budget_bytes=9000, best=0)
@@ -476,6 +485,7 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
     "plan_fits": lambda: plan_document(unchanged_plan()),
     "plan_fits_in_a_scan": lambda: plan_document(_in_a_scan(unchanged_plan())),
     "plan_fits_but_is_slow": lambda: plan_document(slow_plan()),
+    "plan_without_gradients": lambda: plan_document(plan_without_gradients()),
     "plan_fits_nothing": lambda: plan_document(plan(budget_bytes=4999, best=None)),
     "explain": _explanation,
     "fit": _fit,

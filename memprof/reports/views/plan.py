@@ -18,7 +18,10 @@ _FASTEST = (
     " bound."
 )
 _CAN_BE_FASTER = "Checkpoints can also make a step with a scan faster: --curve compiles some."
-_NO_GRADIENTS = "The step computes no gradients, so checkpoints do not help; --allow names other changes to try."
+_NO_GRADIENTS = (
+    "The step computes no gradients, so checkpoints do not help. --allow tries other changes to a step of your own, and"
+    " -t techniques of a workload."
+)
 _OFFER = "With --offload, results of the layers may also wait in host memory for the backward pass"
 
 

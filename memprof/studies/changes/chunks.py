@@ -53,6 +53,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
             code=code,
             spec=changed,
             rewrite=rewrite,
+            is_proved=True,
         )
 
 

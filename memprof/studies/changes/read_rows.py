@@ -39,4 +39,5 @@ def only_read_rows(step: Step) -> Iterator[Change]:
         code=code,
         spec=changed,
         rewrite=OnlyReadRows(),
+        is_proved=True,
     )
