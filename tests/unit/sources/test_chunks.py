@@ -54,6 +54,11 @@ def _cut(x: Any, head: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS[:, 1:]).mean()
 
 
+def _of_the_answer(x: Any, head: Any) -> Any:
+    """Fewer than half of the tokens are the answer; the others are the prompt."""
+    return optax.softmax_cross_entropy_with_integer_labels((x @ head)[:, 12:-1], _LABELS[:, 13:]).mean()
+
+
 def _cut_along_two_axes(x: Any, head: Any) -> Any:
     """By a module of one token; every other token, and no classes that only fill up. Both slices are one."""
     logits = jax.vmap(jax.vmap(lambda token: head.T @ token))(x)
@@ -148,6 +153,7 @@ def _assert_close(before: Any, after: Any) -> None:
         (_taken_along_axis, 21),
         (_logits_flattened, 2),
         (_cut, 20),
+        (_of_the_answer, 8),
         (_cut_along_two_axes, 11),
         (_cut_and_flattened, 2),
         (_tokens_in_one_axis, 2),
@@ -161,7 +167,7 @@ def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_ro
     _assert_close(before, after)
 
 
-@pytest.mark.parametrize("loss", [_cut, _cut_along_two_axes, _cut_and_flattened, _tokens_in_one_axis])
+@pytest.mark.parametrize("loss", [_cut, _of_the_answer, _cut_along_two_axes, _cut_and_flattened, _tokens_in_one_axis])
 def test_tokens_are_divided_although_an_operation_joins_them(loss: Callable[..., Any]) -> None:
     """10 chunks of 2 examples of at most 21 tokens have at most 3 tokens of both examples."""
     step = jax.value_and_grad(loss, (0, 1))

@@ -19,7 +19,7 @@ from memprof.sources.jax.checkpointing.products import Graph, large_products, po
 from memprof.sources.jax.checkpointing.reads import Read, is_read, read_of
 from memprof.sources.jax.checkpointing.rows import Axis, Rows, rows_behind, rows_of
 
-_MANY = 0.5  # of the rows of a product
+_FEW = 0.5  # of the rows of a product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,13 @@ class LateRead:
         product = self.product.outvars[0].aval
         return int((1 - self.read.share(self.axes)) * product.size * product.dtype.itemsize)
 
-    def is_of_many_rows(self) -> bool:
-        """Whether most of the product is read: to read it early saves little, but leaves its rows separate."""
-        return self.read.share(self.axes) >= _MANY
+    def is_slice(self) -> bool:
+        """Whether it is a slice with known places. XLA moves many of these itself, so it hardly saves memory alone."""
+        return self.read.has_known_places
+
+    def is_of_few_rows(self) -> bool:
+        """Whether most of the product is not read."""
+        return self.read.share(self.axes) < _FEW
 
 
 Chosen = Callable[[LateRead], bool]

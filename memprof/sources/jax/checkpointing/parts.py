@@ -39,7 +39,7 @@ _NONE: Mapping[Any, Any] = {}
 Find = Callable[[core.Jaxpr, Constants], Sequence[Part]]
 
 
-def with_parts(step: Callable[..., Any], find: Find, *, early: Chosen = LateRead.is_of_many_rows) -> Callable[..., Any]:
+def with_parts(step: Callable[..., Any], find: Find, *, early: Chosen = LateRead.is_slice) -> Callable[..., Any]:
     """Return a step with its parts replaced, in the functions that it differentiates and outside of derivatives.
 
     Args:
@@ -70,10 +70,9 @@ def with_only_read_rows(step: Callable[..., Any], found: list[LateRead] | None =
     """
 
     def early(late: LateRead) -> bool:
-        is_moved = not late.is_of_many_rows()
-        if is_moved and found is not None:
+        if late.is_of_few_rows() and found is not None:
             found.append(late)
-        return is_moved
+        return late.is_of_few_rows()
 
     return with_parts(step, lambda jaxpr, constants: [], early=early)
 
@@ -130,7 +129,7 @@ class _Replacement:
     """
 
     find: Find
-    early: Chosen = LateRead.is_of_many_rows
+    early: Chosen = LateRead.is_slice
     is_left: Callable[[Any], bool] = lambda equation: False
     constants: Constants = field(default_factory=Constants)
 

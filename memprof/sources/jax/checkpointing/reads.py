@@ -28,9 +28,11 @@ class Read(ABC):
             its own entry of an axis for each of its indices has one entry of that.
         needed: the axes among them that cannot be left whole.
         num_windows: the number of windows.
+        has_known_places: whether the places of the windows do not depend on values.
     """
 
     kept: dict[int, int]
+    has_known_places: bool = False
     needed: frozenset[int] = frozenset()
     num_windows: int = 1
 
@@ -59,6 +61,8 @@ class Read(ABC):
 
 class _Slice(Read):
     """A slice with known places."""
+
+    has_known_places = True
 
     def __init__(self, equation: Any) -> None:
         super().__init__(equation)
