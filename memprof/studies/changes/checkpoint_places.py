@@ -112,7 +112,8 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = Non
     if best.peak_bytes <= enough_bytes:
         return best
     large = {each.key: each for closed in functions for each in large_functions(closed)}
-    known_layers = [] if best.written is None else layers
+    is_lower = best.written is not None and best.peak_bytes <= highest_below(places.before.peak_bytes)
+    known_layers = layers if is_lower else []  # layers may have checkpoints already, but no functions within them
     others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
     found = [place for each in others if (place := places.of_functions([each])) is not None]
 

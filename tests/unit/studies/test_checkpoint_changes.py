@@ -537,6 +537,41 @@ def test_a_function_within_the_layers_is_tried_if_it_makes_much_beside_them(
     assert ["net"] not in tried
 
 
+_ROLLOUT = """
+import jax, jax.numpy as jnp
+
+def interact(w, x):
+    return x + jnp.sin(jnp.tanh(x @ w) @ w.T)
+
+def embed(w, x):
+    return jnp.cos(jnp.exp(x @ w)) @ w.T
+
+def forward(weights, x):
+    for w in weights:
+        x = interact(w, x)
+    for w in weights[:3]:
+        x = embed(w, x)
+    return x
+
+def step(weights, x):
+    def loss(weights):
+        body = jax.checkpoint(lambda x, _: (forward(weights, x), None))
+        return jnp.sum(jax.lax.scan(body, x, None, length=4)[0] ** 2)
+    return jax.grad(loss)(weights)
+
+S = jax.ShapeDtypeStruct
+args = ([S((64, 256), jnp.float32)] * 8, S((1024, 64), jnp.float32))
+"""
+
+
+def test_layers_that_have_checkpoints_have_more_within(tmp_path: Path) -> None:
+    """The backward pass recomputes all interactions of an iteration at once."""
+    change = Program(_ROLLOUT, tmp_path).changes()["recompute_nothing"]
+    assert change.what.startswith("Checkpoint each call of interact")
+    assert "\ninteract = jax.checkpoint(interact)\n" in change.code
+    assert change.evidence.endswith("of them within another checkpoint")
+
+
 def test_calls_within_another_checkpoint_are_counted(tmp_path: Path) -> None:
     """Of the three calls of `blur`, the first is in a function that the program checkpoints."""
     source = _UNEQUAL.replace(
