@@ -330,8 +330,7 @@ def test_every_function_of_the_api_takes_a_step_spec() -> None:
     assert memprof.peak(spec, target="cpu") == profile.footprint_bytes
     assert memprof.summary(spec, target="cpu").report.footprint_bytes == profile.footprint_bytes
     assert memprof.advise(spec, target="cpu").report.label == "scaling"
-    with pytest.raises(memprof.MemprofError, match=r"gradients|differentiat"):
-        memprof.plan(spec, target="cpu")
+    assert memprof.plan(spec, target="cpu", memory="1GiB").placement.num_blocks == 0  # it has no gradients
 
 
 def _mean_square(params: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
