@@ -67,21 +67,14 @@ def advice_blocks(report: Report, advice: Sequence[Advice], *, of_step: bool = F
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
-    return (
-        heading,
-        *unpressed_note(report),
-        _overview(report, advice),
-        *details,
-        caution(advice, of_step=of_step),
-    )
+    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution(advice, of_step=of_step))
 
 
 def caution(advice: Sequence[Advice], *, of_step: bool = False) -> Note:
     """Explain the savings; if none is compiled, also why, or how to compile them."""
-    text = _CAUTION
-    if not any(each.is_compiled for each in advice):
-        text += _NONE_SAVES if of_step else _COMPILES
-    return Note(text=text, tone=Tone.MUTED)
+    if any(each.is_compiled for each in advice):
+        return Note(text=_CAUTION, tone=Tone.MUTED)
+    return Note(text=_CAUTION + (_NONE_SAVES if of_step else _COMPILES), tone=Tone.MUTED)
 
 
 def _without_saving(advice: Sequence[Advice], changes: Sequence[Advice]) -> tuple[Note, ...]:

@@ -112,9 +112,12 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = Non
     if best.peak_bytes <= enough_bytes:
         return best
     large = {each.key: each for closed in functions for each in large_functions(closed)}
-    is_lower = best.written is not None and best.peak_bytes <= highest_below(places.before.peak_bytes)
-    known_layers = layers if is_lower else []  # layers may have checkpoints already, but no functions within them
-    others = [each for each in large.values() if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
+    # If the layers have checkpoints already, others may go around functions within them.
+    is_there_already = best.num_nested > 0 and best.peak_bytes > highest_below(places.before.peak_bytes)
+    known_layers = [] if best.written is None or is_there_already else layers
+    tried = {each.key for each in layers if is_there_already}
+    candidates = [each for each in large.values() if each.key not in tried]
+    others = [each for each in candidates if not _is_no_better(each, known_layers, large)][:_MAX_FUNCTIONS]
     found = [place for each in others if (place := places.of_functions([each])) is not None]
 
     def extended(place: Place) -> Place:

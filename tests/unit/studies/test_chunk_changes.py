@@ -90,6 +90,8 @@ def test_the_loss_and_the_attentions_are_two_changes() -> None:
     assert of_attention.rewrite == InChunks(attention=8)
     assert _lengths(of_loss) == _lengths(of_attention) == {8}
     assert of_loss.keeps_numbers
+    assert of_loss.is_proved
+    assert of_attention.is_proved
 
 
 def test_on_several_devices_chunks_take_rows_at_equal_distances() -> None:
@@ -181,6 +183,7 @@ def test_only_read_logits_are_a_change() -> None:
     assert unread == 3_260_416
     assert change.code.endswith("step = memprof.apply(memprof.OnlyReadRows())(step)")
     assert change.rewrite == OnlyReadRows()
+    assert change.is_proved
     assert not list(only_read_rows(replace(_step(footprint_bytes=200 * unread + 1000), spec=_PROMPTS)))
     assert not list(only_read_rows(_step()))
     assert not list(only_read_rows(replace(made, is_built_in=True)))

@@ -46,7 +46,7 @@ class LateRead:
         return int((1 - self.read.share(self.axes)) * product.size * product.dtype.itemsize)
 
     def is_slice(self) -> bool:
-        """Whether it is a slice with known places. XLA moves many of these itself, so it hardly saves memory alone."""
+        """Whether it is a slice with known places. XLA may move it itself, so it hardly saves memory alone."""
         return self.read.has_known_places
 
     def is_of_few_rows(self) -> bool:
@@ -125,7 +125,7 @@ def _followed(
 def _made_early(jaxpr: core.Jaxpr, late: LateRead) -> core.Jaxpr:
     """Return the same function with the reads of a product's rows moved to its operand."""
     first, *others = (jaxpr.eqns[number] for number in late.numbers)
-    evaluate, inputs = _early(jaxpr, late)
+    inputs, evaluate = _early(jaxpr, late)
     made = jax.make_jaxpr(evaluate)(*[var.aval for var in inputs]).jaxpr
     names = dict(zip(made.invars, inputs, strict=True)) | {made.outvars[0]: first.outvars[0]}
     early = [_renamed(each, names) for each in made.eqns]
@@ -140,8 +140,8 @@ def _made_early(jaxpr: core.Jaxpr, late: LateRead) -> core.Jaxpr:
     return jaxpr.replace(eqns=equations, outvars=outvars)
 
 
-def _early(jaxpr: core.Jaxpr, late: LateRead) -> tuple[Callable[..., Any], list[core.Var]]:
-    """Return a function that computes what is read from what is read of the rows, and its inputs."""
+def _early(jaxpr: core.Jaxpr, late: LateRead) -> tuple[list[core.Var], Callable[..., Any]]:
+    """Return the inputs of a late read's product, and a function that reads them first and computes the same result."""
     rows, read = dict(late.rows), late.read
     source = read.equation.invars[0]
     parts = [(read.kept[axis], source.aval.shape[axis]) for axis in late.axes]
@@ -164,7 +164,7 @@ def _early(jaxpr: core.Jaxpr, late: LateRead) -> tuple[Callable[..., Any], list[
             [known[each] if isinstance(each, core.Var) else each.val for each in indices],
         )
 
-    return evaluate, variables
+    return variables, evaluate
 
 
 def _inputs(
