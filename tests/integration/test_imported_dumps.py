@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from simple_kernels import ALL_PASSES
 
 import memprof
 from memprof.analysis.pipeline import analyze
@@ -64,7 +65,7 @@ def test_the_report_is_that_of_the_capture(tmp_path: Path, name: str) -> None:
         shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=here), shapes)
     options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
     # The GPU's own autotuning is off in captures for one that is not there.
-    options |= {"xla_gpu_autotune_level": 0} if target.is_deviceless else {}
+    options |= {"xla_gpu_autotune_level": 0, **ALL_PASSES} if target.is_deviceless else {}
     jax.jit(train_step, donate_argnums=0).lower(*shapes).compile(compiler_options=options)
     ours = memprof.profile(train_step, *arguments(), donate_argnums=0, target=name).report
     for kind in (".pb", ".txt"):

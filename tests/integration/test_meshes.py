@@ -17,6 +17,7 @@ from integration.command import Command
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jsonschema import Draft202012Validator
+from simple_kernels import ALL_PASSES
 
 import memprof
 from memprof import Category, MemprofError
@@ -106,7 +107,7 @@ def test_each_device_holds_what_the_shardings_say_and_the_totals_are_jaxs_own(na
     assert profile.categories[Category.BATCH] == 4 * BATCH * WIDTH // of_batch
     assert sum(profile.categories.values()) == profile.footprint_bytes
 
-    own = jax.jit(train_step, donate_argnums=0).lower(*args).compile().memory_analysis()
+    own = jax.jit(train_step, donate_argnums=0).lower(*args).compile(compiler_options=ALL_PASSES).memory_analysis()
     ours = profile.report.compiler
     assert (ours.argument_bytes, ours.output_bytes, ours.alias_bytes, ours.temp_bytes) == (
         own.argument_size_in_bytes,
@@ -178,7 +179,7 @@ def test_memory_of_collectives_in_a_colour_of_its_own_is_memory_of_the_device() 
         weight,
         x,
         roles={"params": "params", "x": "batch"},
-        compiler_options={"xla_gpu_enable_nccl_user_buffers": "True"},
+        compiler_options={"xla_gpu_enable_nccl_user_buffers": "True"} | ALL_PASSES,
         complete=True,  # the totals are `memory_analysis()`'s, which the analysis has held its own against
     )
     whole, part, totals = WEIGHT, WEIGHT // 8, profile.report.compiler
