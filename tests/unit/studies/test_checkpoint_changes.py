@@ -572,6 +572,68 @@ def test_layers_that_have_checkpoints_have_more_within(tmp_path: Path) -> None:
     assert change.evidence.endswith("of them within another checkpoint")
 
 
+_CHECKPOINTED_SCAN = """
+import jax, jax.numpy as jnp
+
+def attend(w, x):
+    return jax.nn.softmax(jnp.sin((x @ w) @ (x @ w).T)) @ x
+
+def mix(w, x):
+    return jnp.tanh(jnp.sin(x @ w)) @ w.T
+
+def block(w, x):
+    x = x + mix(w, x)
+    x = x + attend(w, x)
+    x = x + mix(w, x)
+    return x + attend(w, x)
+
+def step(weights, x):
+    def loss(weights):
+        body = jax.checkpoint(lambda x, w: (block(w, x), None))
+        return jnp.sum(jax.lax.scan(body, x, weights)[0] ** 2)
+    return jax.grad(loss)(weights)
+
+S = jax.ShapeDtypeStruct
+args = (S((8, 64, 512), jnp.float32), S((1024, 64), jnp.float32))
+"""
+
+
+def test_functions_within_the_checkpoint_of_a_scanned_layer_are_found(tmp_path: Path) -> None:
+    """JAX records the calls within a checkpoint from its function on."""
+    change = Program(_CHECKPOINTED_SCAN, tmp_path).changes()["recompute_nothing"]
+    assert change.what.startswith("Checkpoint each call of mix and attend")
+    assert "mix = jax.checkpoint(mix)\n" in change.code
+    assert "attend = jax.checkpoint(attend)\n" in change.code
+    assert change.evidence.endswith("; 4 of them within another checkpoint")
+
+
+def test_a_function_that_is_differentiated_for_each_example_has_checkpoints(tmp_path: Path) -> None:
+    """Its closures are tracers of `vmap`, which are invalid once that has returned."""
+    source = """
+import jax, jax.numpy as jnp
+
+def block(w, x):
+    return jnp.tanh(jnp.sin(x @ w) @ w.T)
+
+def step(weights, examples):
+    def gradient(x):
+        def loss(weights):
+            h = x
+            for w in weights:
+                h = block(w, h)
+            return jnp.sum(h * x)
+        return jax.grad(loss)(weights)
+    clipped = jax.tree.map(lambda g: jnp.clip(g, -1, 1), jax.vmap(gradient)(examples))
+    return jax.tree.map(lambda g: jnp.mean(g, 0), clipped)
+
+S = jax.ShapeDtypeStruct
+args = ([S((64, 64), jnp.float32)] * 6, S((4, 128, 64), jnp.float32))
+"""
+    change = Program(source, tmp_path).changes()["recompute_nothing"]
+    assert change.what == "Checkpoint the layers, and keep their inputs alone"
+    assert change.code.endswith("block = jax.checkpoint(block)\n")
+
+
 def test_calls_within_another_checkpoint_are_counted(tmp_path: Path) -> None:
     """Of the three calls of `blur`, the first is in a function that the program checkpoints."""
     source = _UNEQUAL.replace(

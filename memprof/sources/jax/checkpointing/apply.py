@@ -8,7 +8,7 @@ changed step raise `MemprofError` if a framework has jitted it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -57,15 +57,28 @@ def checkpointed(
 
 @contextmanager
 def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
-    """Collect the functions that are differentiated within a `with` block, with their calls and checkpoints."""
+    """Collect the functions that are differentiated within a `with` block, with their calls and checkpoints.
+
+    They can still be evaluated afterwards, also within another trace.
+    """
     seen: list[core.ClosedJaxpr] = []
 
     def unchanged(closed: core.ClosedJaxpr) -> Flat:
-        seen.append(closed)
+        seen.append(core.ClosedJaxpr(closed.jaxpr, _outliving(closed.consts)))
         return as_function(closed)
 
     with differentiated_as(unchanged):
         yield seen
+
+
+def _outliving(constants: Sequence[Any]) -> list[Any]:
+    """Replace tracers by those of a jaxpr: those of a `vmap` around the function are invalid once that has returned."""
+    stand_ins: list[Any] = []
+    jax.make_jaxpr(stand_ins.extend)([jax.typeof(each) for each in constants])
+    return [
+        stand_in if isinstance(constant, jax.core.Tracer) else constant
+        for constant, stand_in in zip(constants, stand_ins, strict=True)
+    ]
 
 
 def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> AbstractContextManager[None]:

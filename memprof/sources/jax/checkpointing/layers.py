@@ -182,15 +182,15 @@ def _bytes_by_calls(jaxpr: core.Jaxpr) -> Iterator[tuple[_Calls, int]]:
 def _with_calls(jaxpr: core.Jaxpr, around: _Calls = ()) -> Iterator[tuple[Any, _Calls]]:
     """Yield the equations of a jaxpr and of all jaxprs inside it, with the user's call stack of each.
 
-    JAX traces a jit once, perhaps for another caller, such as a model's initialization. So an equation within a jit has
-    the call stack of the jit.
+    JAX records the calls from the function that it traces, which it may trace once for several callers. So an equation
+    within a jit, a checkpoint or a scan has the call stack of that one, and then its own.
 
     Args:
         around: the call stack of the jaxpr.
     """
     for equation in jaxpr.eqns:
         own = of_user(jit_adapter.calls_to(equation))
-        calls = own if own[: len(around)] == around else around
+        calls = own if own[: len(around)] == around else around + own
         yield equation, calls
         for inner in core.jaxprs_in_params(equation.params):
             yield from _with_calls(inner, calls)
