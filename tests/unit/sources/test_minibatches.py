@@ -124,6 +124,17 @@ def written(params: Any, batch: Any) -> Any:
     return (network(params, batch["x"]).at[:, 1].set(2.0).at[:, 2:4].add(batch["y"][:, :2]) ** 2).mean()
 
 
+def forces(params: Any, batch: Any) -> Any:
+    """The gradient of each example's energy adds to the entries that the example looked up."""
+
+    def energy(x: Any, neighbours: Any) -> Any:
+        features = jnp.tanh(x.reshape(_WIDTH // 2, 2) @ params["first"][:2])
+        return jnp.sum(jnp.sin(features[neighbours] * features) ** 2)
+
+    neighbours = (batch["labels"][:, None] + jnp.arange(3)) % (_WIDTH // 2)
+    return jnp.mean((jax.vmap(jax.grad(energy))(batch["x"], neighbours) - batch["y"]) ** 2)
+
+
 @jax.custom_vjp
 def reversed_gradient(x: Any) -> Any:
     return x
@@ -209,6 +220,7 @@ DIVIDED = [
     own_backward_pass,
     mapped,
     written,
+    forces,
     samples_of_rays,
     preferences,
     three_views,

@@ -284,7 +284,9 @@ def _dynamic_update_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
 
 
 def _scatter(equation: Any, axes: Sequence[Axis]) -> Rows | None:
-    """Return the row axes of a scatter that writes the same places of each row."""
+    """Return the row axes of a scatter that writes the same places of each row, or has indices for each row."""
+    if (by_rows := _scatter_by_rows(equation, axes)) is not None:
+        return by_rows
     numbers, (array, _, updates) = equation.params["dimension_numbers"], equation.invars
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     window = [each for each in range(array.aval.ndim) if each not in dropped]
@@ -295,6 +297,18 @@ def _scatter(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     if axis in numbers.scatter_dims_to_operand_dims or array.aval.shape[axis] != updates.aval.shape[of_updates[axis]]:
         return None
     return Rows(inputs=(axis, None, of_updates[axis]), result=axis)
+
+
+def _scatter_by_rows(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    """Return the row axes of a scatter whose rows each have their own indices, as in the gradient of such a gather."""
+    numbers = equation.params["dimension_numbers"]
+    in_batch = [each for each in range(equation.invars[2].aval.ndim) if each not in numbers.update_window_dims]
+    for operand, indices in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
+        inputs = (operand, indices, in_batch[indices])
+        known = [axis == own for axis, own in zip(axes, inputs, strict=True) if axis is not None]
+        if known and all(known):
+            return Rows(inputs=inputs, result=operand)
+    return None
 
 
 def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
