@@ -127,7 +127,8 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
             number("saves", lambda each: _saving_cell(report, each[1])),
             *(costs if any(each.is_compiled for each in advice) else ()),
             number("share", lambda each: _share(report, each[1]), priority=2),
-            text("what", lambda each: each[1].proposal.what, shorten=Shorten.END, min_width=30),
+            # Several begin alike: checkpoints of the same layers that keep different values.
+            text("what", lambda each: each[1].proposal.what, shorten=Shorten.MIDDLE, min_width=30),
             text("technique", lambda each: each[1].proposal.technique or "", priority=3),
         ],
     )
