@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from browser import open_browser
 from hypothesis import HealthCheck, settings
+from quick_plans import QUICK_PLAN_FLAGS
 from recorded import CHANGED
 from simple_kernels import SIMPLE_KERNELS
 
@@ -18,10 +19,8 @@ from simple_kernels import SIMPLE_KERNELS
 os.environ["JAX_PLATFORMS"] = "cpu"
 # PyTorch's threads wait for each other in busy loops: for steps as small as these, that is half of the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Since jax 0.11, XLA compiles a Triton kernel for each matrix product to choose its tiles: a third of a small compile.
-# The plan is hardly ever another without (docs/compile-time.md). Commands do not inherit this, so they are tested with
-# that pass; so is what is compiled beyond the plan, which XLA cannot do without it (see `ALL_PASSES`).
-os.environ.setdefault("XLA_FLAGS", "--xla_disable_hlo_passes=config-assigner")
+# Commands do not inherit this, so they are tested with all of XLA's passes.
+os.environ.setdefault("XLA_FLAGS", QUICK_PLAN_FLAGS)
 # Programs that several tests compile to their plan are compiled once, whichever process of the tests they run in; the
 # user's own cache is never looked at.
 _CACHE = "cache-of-tests-"

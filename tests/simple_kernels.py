@@ -11,5 +11,3 @@ _ARE_THERE = tuple(map(int, version("jax").split(".")[:2])) < (0, 11)
 # As options of a compile, and as an addition to XLA_FLAGS, which ends a process where a flag is not known.
 SIMPLE_KERNELS = {"xla_cpu_use_fusion_emitters": False} if _ARE_THERE else {}
 SIMPLE_KERNEL_FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in SIMPLE_KERNELS.items())
-# The passes of XLA that an XLA_FLAGS disables (see `conftest.py`) enabled again, for a compile to its end.
-ALL_PASSES = {"xla_disable_hlo_passes": ""}

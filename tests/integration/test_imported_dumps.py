@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from simple_kernels import ALL_PASSES
+from quick_plans import ALL_PASSES
 
 import memprof
 from memprof.analysis.pipeline import analyze

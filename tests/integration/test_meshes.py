@@ -17,7 +17,7 @@ from integration.command import Command
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jsonschema import Draft202012Validator
-from simple_kernels import ALL_PASSES
+from quick_plans import ALL_PASSES
 
 import memprof
 from memprof import Category, MemprofError
