@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         InMinibatches,
         NarrowSums,
         OnlyReadRows,
+        StepInMinibatches,
         Unrolled,
     )
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
@@ -67,6 +68,7 @@ _HOMES = {
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
     "ServingSpec": "memprof.workloads.user.serving_spec",
+    "StepInMinibatches": "memprof.analysis.records.rewrites",
     "StepSpec": "memprof.sources.jax.tracing.step",
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
@@ -107,6 +109,7 @@ __all__ = [
     "Profile",
     "Role",
     "ServingSpec",
+    "StepInMinibatches",
     "StepSpec",
     "TorchStepSpec",
     "TrainSpec",

@@ -25,6 +25,7 @@ from memprof.analysis.records.rewrites import (
     NarrowSums,
     OnlyReadRows,
     Rewrite,
+    StepInMinibatches,
     Unrolled,
 )
 from memprof.errors import MemprofError
@@ -131,6 +132,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
     from memprof.sources.jax.checkpointing.apply import traced_within, with_checkpointed_blocks
     from memprof.sources.jax.checkpointing.attention_search import fused
     from memprof.sources.jax.checkpointing.chunks import chunked
+    from memprof.sources.jax.checkpointing.divided_step import step_in_minibatches
     from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
     from memprof.sources.jax.checkpointing.minibatches import in_minibatches
     from memprof.sources.jax.checkpointing.parts import with_only_read_rows
@@ -157,3 +159,5 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return with_only_read_rows(step)
         case Unrolled():
             return unrolled(step)
+        case StepInMinibatches():
+            return step_in_minibatches(step, rewrite)

@@ -13,7 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import memprof
-from memprof.analysis.records.rewrites import InMinibatches
+from memprof.analysis.records.rewrites import InMinibatches, StepInMinibatches
 from memprof.errors import MemprofError
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -85,26 +85,44 @@ _LOSSES: tuple[Callable[[Any, Any], Any], ...] = (
 )
 
 
+def _clipped(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the sum of the examples' clipped gradients, and their losses."""
+
+    def step(weights: Any, batch: Any) -> Any:
+        losses, gradients = jax.vmap(jax.value_and_grad(loss), (None, 0))(weights, batch)
+        norms = jnp.sqrt((gradients**2).sum((1, 2)) + 1.0)
+        return losses, (gradients / norms[:, None, None]).sum(0)
+
+    return step
+
+
+_WAYS = ((jax.value_and_grad, InMinibatches), (jax.value_and_grad, StepInMinibatches), (_clipped, StepInMinibatches))
+
+
 @settings(max_examples=25)
 @given(
     chain=st.lists(st.tuples(st.sampled_from(range(len(_OPERATIONS))), st.integers(0, 2)), min_size=1, max_size=4),
     last=st.sampled_from(range(len(_LOSSES))),
     interleaved=st.booleans(),
+    way=st.sampled_from(_WAYS),
 )
-def test_what_is_not_refused_is_equal(chain: list[tuple[int, int]], last: int, interleaved: bool) -> None:
+def test_what_is_not_refused_is_equal(
+    chain: list[tuple[int, int]], last: int, interleaved: bool, way: tuple[Any, Any]
+) -> None:
     def loss(weights: Any, batch: Any) -> Any:
         x = batch * weights[0, 2]
         for operation, axis in chain:
             x = _OPERATIONS[operation](x, weights, min(axis, x.ndim - 1)) if x.ndim else x
         return _LOSSES[last](x, weights)
 
-    step = jax.value_and_grad(loss)
-    accumulated = memprof.apply(InMinibatches(number=2, interleaved=interleaved))(step)
+    differentiated, rewrite = way
+    step = differentiated(loss)
+    divided = memprof.apply(rewrite(number=2, interleaved=interleaved))(step)
     try:
-        found = jax.jit(accumulated)(_WEIGHTS, _BATCH)
+        found = jax.jit(divided)(_WEIGHTS, _BATCH)
     except MemprofError:
-        event("refused")
+        event(f"{rewrite.__name__} refused")
         return
-    event("divided")
+    event(f"{rewrite.__name__} divided")
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(step)(_WEIGHTS, _BATCH)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * (1 + float(jnp.abs(other).max())))

@@ -24,7 +24,7 @@ class InChunks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ExamplesInParts:
+class ExamplesInParts:
     """The examples of a loss in parts, one after another.
 
     Attributes:
@@ -46,13 +46,21 @@ class _ExamplesInParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InMinibatches(_ExamplesInParts):
+class InMinibatches(ExamplesInParts):
     """A loop adds up the gradients of minibatches, so that only one minibatch's activations exist at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExamplesInChunks(_ExamplesInParts):
+class ExamplesInChunks(ExamplesInParts):
     """A loop computes the part of a loss in which examples do not mix, under a checkpoint for each chunk of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInMinibatches(ExamplesInParts):
+    """A loop computes a step with its derivatives for one minibatch after another, up to where it mixes examples.
+
+    For example, a `vmap` computes the gradient of each example, and the step clips each before it adds them up.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +126,5 @@ Rewrite = (
     | NarrowSums
     | OnlyReadRows
     | Unrolled
+    | StepInMinibatches
 )

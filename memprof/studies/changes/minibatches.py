@@ -1,68 +1,145 @@
-"""Compute a step's loss in parts of its examples. Data flow shows how far examples do not mix.
+"""Compute a step's examples in parts. Data flow shows how far they do not mix.
 
-If the loss is a sum over the examples, gradients are accumulated over minibatches. Otherwise the part of it in which
-examples do not mix is computed in chunks.
+If the loss is a sum over the examples, gradients are accumulated over minibatches. If a `vmap` differentiates a loss of
+each example, the whole step is divided. Otherwise the part of the loss in which examples do not mix is computed in
+chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
-from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
+from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches, StepInMinibatches
 from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import traced_within
 from memprof.sources.jax.checkpointing.divided_loss import Loss
+from memprof.sources.jax.checkpointing.divided_step import step_in_minibatches
 from memprof.sources.jax.checkpointing.example_chunks import examples_in_chunks
 from memprof.sources.jax.checkpointing.minibatches import in_minibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.own_jit import with_rewrite
+from memprof.studies.changes.own_jit import changed_step, with_rewrite
 from memprof.workloads.intents import Aim, Intent
 
 RULE = "accumulated_gradients"
-_NUM_PARTS = 4
-_NUM_CHUNKS = 8
 _MAX_PARTS = 64
+_Divide = Callable[[Callable[..., Any], Any, list[int]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A way to compute the examples in parts.
+
+    Attributes:
+        rewrite: the class of the rewrite.
+        divide: applies a rewrite to a step. When the step is traced, it adds the numbers of divided examples to a list.
+        num_parts: the number of parts that is tried first.
+        what, evidence, cost: the texts of a change, with the numbers of parts, of examples, and of those in a part.
+    """
+
+    rewrite: type[ExamplesInChunks] | type[InMinibatches] | type[StepInMinibatches]
+    divide: _Divide
+    rule: str
+    aim: Aim
+    num_parts: int
+    what: str
+    evidence: str
+    cost: str
+
+    def of_step(self, step: Step, number: int) -> ExamplesInChunks | InMinibatches | StepInMinibatches:
+        """Return the rewrite of a step for a number of parts."""
+        return self.rewrite(number=number, interleaved=step.target.topology.num_devices > 1)
+
+
+def _losses(divided: Callable[[Any], AbstractContextManager[list[Loss]]]) -> _Divide:
+    """Return a function that traces a step within a context in which its losses are divided."""
+
+    def divide(fn: Callable[..., Any], rewrite: Any, found: list[int]) -> Callable[..., Any]:
+        @contextmanager
+        def around() -> Iterator[None]:
+            with divided(rewrite) as losses:
+                yield
+            found.extend(each.num_examples for each in losses if each.num_examples is not None)
+
+        return traced_within(fn, around)
+
+    return divide
+
+
+_MINIBATCHES = _Way(
+    rewrite=InMinibatches,
+    divide=_losses(in_minibatches),
+    rule=RULE,
+    aim=Aim.ACCUMULATE_GRADIENTS,
+    num_parts=4,
+    what="Accumulate the gradients of {parts} minibatches of {part}",
+    evidence="by data flow, the loss is a sum over {whole}",
+    cost="nothing is recomputed, but each product has 1/{parts} of the rows; sums of the gradients are live during the"
+    " passes",
+)
+_WHOLE_STEP = replace(
+    _MINIBATCHES,
+    rewrite=StepInMinibatches,
+    divide=step_in_minibatches,
+    evidence="by data flow, the step computes each of {whole} alone, and adds up the results",
+)
+_CHUNKS = _Way(
+    rewrite=ExamplesInChunks,
+    divide=_losses(examples_in_chunks),
+    rule="chunked_examples",
+    aim=Aim.RECOMPUTE_MODULES,
+    num_parts=8,
+    what="Compute {parts} chunks of the examples in turn, up to where the loss mixes them",
+    evidence="by data flow, a part of the loss does not mix its {whole}",
+    cost="recomputes that part; each of its products has 1/{parts} of the rows",
+)
 
 
 def in_parts(step: Step) -> Iterator[Change]:
     """Yield the step with gradients accumulated over four minibatches, or fewer; if that is impossible, with chunks."""
-    num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
-    if num_examples is not None:
-        yield from _in_minibatches(step, num_examples, _divisors(step, num_examples, _NUM_PARTS)[-1:])
-        return
-    num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _NUM_CHUNKS)))
-    if num_examples is not None:
-        yield from _in_chunks(step, num_examples, _divisors(step, num_examples, _NUM_CHUNKS)[-1:])
+    for way in (_MINIBATCHES, _WHOLE_STEP, _CHUNKS):
+        num_examples = _num_examples(step, way)
+        if num_examples is not None:
+            yield from _changes(step, way, num_examples, _divisors(step, num_examples, way.num_parts)[-1:])
+            return
 
 
 def accumulated_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with accumulated gradients, each time over at least twice as many minibatches."""
-    num_examples = _num_examples(step, in_minibatches(_minibatches(step, _MAX_PARTS)))
-    if num_examples is not None:
-        yield from _in_minibatches(step, num_examples, _doubled(step, num_examples))
+    return _more_and_more(step, (_MINIBATCHES, _WHOLE_STEP))
 
 
 def chunked_more_and_more(step: Step) -> Iterator[Change]:
     """Yield the step with examples in chunks, each time in at least twice as many."""
-    num_examples = _num_examples(step, examples_in_chunks(_chunks(step, _MAX_PARTS)))
-    if num_examples is not None:
-        yield from _in_chunks(step, num_examples, _doubled(step, num_examples))
+    return _more_and_more(step, (_CHUNKS,))
 
 
-def _num_examples(step: Step, divided: AbstractContextManager[list[Loss]]) -> int | None:
-    """Return the number of examples of a step's losses; None if they cannot be divided."""
+def _more_and_more(step: Step, ways: Sequence[_Way]) -> Iterator[Change]:
+    for way in ways:
+        num_examples = _num_examples(step, way)
+        if num_examples is not None:
+            yield from _changes(step, way, num_examples, _doubled(step, num_examples))
+            return
+
+
+def _num_examples(step: Step, way: _Way) -> int | None:
+    """Return the number of examples that a way divides into at most 64 parts; None if it cannot."""
     if step.is_composed:
         return None
+    found: list[int] = []
+    changed = changed_step(step.spec, lambda fn: way.divide(fn, way.of_step(step, _MAX_PARTS), found))
+    if changed is None:
+        return None
     try:
-        with divided as losses:
-            traced_jaxpr(step.spec, step.target)
+        traced_jaxpr(changed, step.target)
     except MemprofError:
         return None
-    return min(each.num_examples for each in losses if each.num_examples is not None)
+    return min(found)
 
 
 def _divisors(step: Step, num_examples: int, most: int) -> list[int]:
@@ -90,50 +167,21 @@ def _doubled(step: Step, num_examples: int) -> list[int]:
     return doubled
 
 
-def _minibatches(step: Step, number: int) -> InMinibatches:
-    return InMinibatches(number=number, interleaved=step.target.topology.num_devices > 1)
-
-
-def _chunks(step: Step, number: int) -> ExamplesInChunks:
-    return ExamplesInChunks(number=number, interleaved=step.target.topology.num_devices > 1)
-
-
-def _in_minibatches(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
-    """Yield a change for each number of minibatches."""
+def _changes(step: Step, way: _Way, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
+    """Yield a change for each number of parts."""
     for number in numbers:
-        rewrite = _minibatches(step, number)
+        rewrite = way.of_step(step, number)
         applied = with_rewrite(step.spec, rewrite)
         if applied is None:
             return
         code, changed = applied
+        names = {"parts": number, "part": _examples(num_examples // number), "whole": _examples(num_examples)}
         yield Change(
-            rule=RULE,
-            intent=Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=number),
-            what=f"Accumulate the gradients of {number} minibatches of {_examples(num_examples // number)}",
-            evidence=f"by data flow, the loss is a sum over {num_examples:,} examples",
-            cost=f"nothing is recomputed, but each product has 1/{number} of the rows; sums of the gradients are live"
-            " during the passes",
-            code=code,
-            spec=changed,
-            rewrite=rewrite,
-            is_proved=True,
-        )
-
-
-def _in_chunks(step: Step, num_examples: int, numbers: Sequence[int]) -> Iterator[Change]:
-    """Yield, for each number of chunks, the step with the part of its loss in which examples do not mix in chunks."""
-    for number in numbers:
-        rewrite = _chunks(step, number)
-        applied = with_rewrite(step.spec, rewrite)
-        if applied is None:
-            return
-        code, changed = applied
-        yield Change(
-            rule="chunked_examples",
-            intent=Intent(aim=Aim.RECOMPUTE_MODULES, num_parts=number),
-            what=f"Compute {number} chunks of the examples in turn, up to where the loss mixes them",
-            evidence=f"by data flow, a part of the loss does not mix its {num_examples:,} examples",
-            cost=f"recomputes that part; each of its products has 1/{number} of the rows",
+            rule=way.rule,
+            intent=Intent(aim=way.aim, num_parts=number),
+            what=way.what.format(**names),
+            evidence=way.evidence.format(**names),
+            cost=way.cost.format(**names),
             code=code,
             spec=changed,
             rewrite=rewrite,

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from random_arrays import normal
 
 import memprof
 from memprof.sources.jax.checkpointing.accumulators import sums_of
 
-_WEIGHTS = jax.random.normal(jax.random.key(0), (8, 8))
-_PARTS = jax.random.normal(jax.random.key(1), (4, 2, 8))
+_WEIGHTS = normal(0, (8, 8))
+_PARTS = normal(1, (4, 2, 8))
 
 
 def _step(weights: Any, parts: Any) -> Any:

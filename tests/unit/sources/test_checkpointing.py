@@ -15,6 +15,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from jax.extend import core
+from random_arrays import normal
 
 from memprof.analysis.records.checkpoints import LAYER_INPUT, Block, Checkpoints, Signature
 from memprof.errors import MemprofError
@@ -31,9 +32,8 @@ from memprof.sources.jax.tracing.jit_adapter import CHECKPOINTS, all_equations
 from memprof.sources.jax.xla.xla_adapter import cudnn_of_absent_device
 from memprof.studies.plan.code import code_of
 
-_X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
-_KEYS = jax.random.split(jax.random.key(0), 6)
-_WEIGHTS = [jax.random.normal(key, (16, 16)) / 4 for key in _KEYS]
+_X = jnp.asarray(np.linspace(-1.0, 1.0, 8 * 16, dtype=np.float32).reshape(8, 16))
+_WEIGHTS = [normal(number, (16, 16)) / 4 for number in range(6)]
 _NOTHING_KEPT = Checkpoints(kept=frozenset())
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -97,7 +97,7 @@ def of_nnx() -> Case:
 
 
 def of_equinox() -> Case:
-    layers = [eqx.nn.Linear(16, 16, key=key) for key in _KEYS]
+    layers = [eqx.nn.Linear(16, 16, key=key) for key in jax.random.split(jax.random.key(0), 6)]
     params, static = eqx.partition(layers, eqx.is_array)
 
     def step(params: Any, x: jax.Array) -> Any:

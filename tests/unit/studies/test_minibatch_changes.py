@@ -12,7 +12,7 @@ import pytest
 from report_builder import H100
 
 from memprof.analysis.records.capture import Topology
-from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches
+from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches, StepInMinibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
@@ -88,6 +88,25 @@ def test_on_several_devices_each_minibatch_takes_examples_of_all() -> None:
 
 def test_a_statistic_outside_of_the_loss_is_the_same_for_all_minibatches() -> None:
     assert len([*in_parts(_step(normalised))]) == 1
+
+
+def clipped(weights: Any, batch: Any) -> Any:
+    gradients = jax.vmap(jax.grad(lambda weights, x: jnp.tanh(x @ weights).sum()), in_axes=(None, 0))(weights, batch)
+    norms = jnp.sqrt((gradients**2).sum((1, 2)))
+    return weights - (gradients / jnp.maximum(norms, 1.0)[:, None, None]).sum(0)
+
+
+def test_the_gradients_of_each_example_are_computed_minibatch_by_minibatch() -> None:
+    (change,) = in_parts(_step(clipped, examples=12))
+    assert (change.rule, change.what) == (
+        "accumulated_gradients",
+        "Accumulate the gradients of 4 minibatches of 3 examples",
+    )
+    assert change.evidence == "by data flow, the step computes each of 12 examples alone, and adds up the results"
+    assert change.code.endswith("clipped = memprof.apply(memprof.StepInMinibatches(number=4))(clipped)")
+    assert _products(change) == {3}
+    found = [each.rewrite for each in accumulated_more_and_more(_step(clipped, examples=12))]
+    assert found == [StepInMinibatches(number=number) for number in (2, 4, 12)]
 
 
 def contrastive(weights: Any, batch: Any) -> Any:

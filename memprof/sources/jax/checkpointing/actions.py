@@ -46,6 +46,8 @@ def of_rows(equation: Any, states: Sequence[State], num_rows: int) -> Action:
     """
     axes: list[Axis] = [axis_of(each) for each in states]
     rows = rows_of(equation, axes, num_rows)
+    if rows is None and equation.primitive.name == "scatter-add" and (added := _of_added(equation, states)) is not None:
+        return added
     if rows is None:
         mixes = "mixes the rows" if is_known(equation.primitive.name) else "is an operation that memprof cannot divide"
         raise UndividedError(f"{named(equation)} {mixes}")
@@ -55,6 +57,20 @@ def of_rows(equation: Any, states: Sequence[State], num_rows: int) -> Action:
 
     result = Total.SUM if rows.result is None else rows.result
     return Action(inputs=rows.inputs, results=(result,) * len(equation.outvars), run=run)
+
+
+def _of_added(scatter: Any, states: Sequence[State]) -> Action | None:
+    """Return the action of a scatter that adds rows to entries of one array, as in the gradient of a table, or None."""
+    window = scatter.params["dimension_numbers"].update_window_dims
+    in_batch = dict(enumerate(each for each in range(scatter.invars[2].aval.ndim) if each not in window))
+    array, indices, _ = states
+    if array is not None or indices not in in_batch:
+        return None
+    return Action(
+        inputs=(Total.SUM, indices, in_batch[indices]),
+        results=(Total.SUM,),
+        run=lambda values, piece: jit_adapter.bound(scatter, [*values], scatter.params),
+    )
 
 
 def of_own_rows(equation: Any, axis: State, of_indices: int) -> Action:

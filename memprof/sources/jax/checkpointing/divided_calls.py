@@ -1,7 +1,8 @@
-"""How a part of the rows computes a function within a function: a scan, a checkpoint, or custom derivatives."""
+"""How a part of the rows computes a function within a function, such as the body of a scan or a branch."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -83,10 +84,33 @@ def _map(equation: Any, others: Sequence[State], along: State) -> Action:
 
 
 def _merged(before: State, after: State) -> State:
-    """Return the state of a carried value from its states before and after an iteration."""
+    """Return the state of a value that may have two, such as before and after an iteration."""
     if before is not None and after is not None and before != after:
-        raise UndividedError("a scan carries rows along two axes, or both rows and their sums")
+        raise UndividedError("one value has rows along two axes, or both rows and their sums")
     return after if before is None else before
+
+
+def _cond(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
+    if states[0] is not None:
+        raise UndividedError(f"{named(equation)} chooses a branch for each row")
+    branches = [without_jits(each) for each in equation.params["branches"]]
+    divisions = [divide(each.jaxpr, [*[None] * len(each.consts), *states[1:]], num_rows) for each in branches]
+    results = [each.results for each in divisions]
+    merged = [functools.reduce(_merged, of_branches) for of_branches in zip(*results, strict=True)]
+
+    def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+        def branch(closed: core.ClosedJaxpr, division: _Divided) -> Callable[..., list[Any]]:
+            def part(*values: Any) -> list[Any]:
+                found = division.part([*closed.consts, *values], piece, closed.jaxpr.outvars, {})
+                return [piece.taken(*each) for each in zip(found, division.results, merged, strict=True)]
+
+            return part
+
+        index, *operands = values
+        parts = [branch(*each) for each in zip(branches, divisions, strict=True)]
+        return [*jax.lax.switch(index.astype(jnp.int32), parts, *operands)]
+
+    return Action(inputs=tuple(states), results=tuple(merged), run=run)
 
 
 def _checkpoint(equation: Any, states: Sequence[State], num_rows: int, divide: _Divide) -> Action:
@@ -235,6 +259,7 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
 CALLS: dict[str, Callable[[Any, Sequence[State], int, _Divide], Action]] = {
     **dict.fromkeys(("checkpoint", "remat", "remat2"), _checkpoint),
     "call_hi_primitive": _expanded,
+    "cond": _cond,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
     "scan": _scan,

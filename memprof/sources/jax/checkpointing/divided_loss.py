@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.extend import core
 
+from memprof.analysis.records.rewrites import ExamplesInParts
 from memprof.errors import MemprofError
 from memprof.sources.jax.checkpointing.actions import UndividedError, named
 from memprof.sources.jax.checkpointing.apply import Differentiated, differentiated_by
+from memprof.sources.jax.checkpointing.blocks import made_bytes
 from memprof.sources.jax.checkpointing.constants import Constants
 from memprof.sources.jax.checkpointing.divided_calls import is_float
 from memprof.sources.jax.checkpointing.division import Division, evaluated_whole, needed
@@ -21,6 +25,7 @@ from memprof.sources.jax.checkpointing.pieces import Piece, State, Total, axis_o
 from memprof.sources.jax.tracing import jit_adapter
 
 LEAST_SHARE = 0.1  # of the bytes made whole: at least this much is made in parts
+_MOST_STORED = 0.25  # of the bytes made in parts: what the rest of the function reads of them
 _MAX_TRIES = 4  # candidate axes of the examples
 _NUM_AXES = 2  # the examples lie along the first or the second axis
 
@@ -43,8 +48,7 @@ class DividedLoss(ABC):
 
     Args:
         function: the function.
-        max_parts: the largest number of parts. They have equally many examples.
-        interleaved: whether a part takes examples at equal distances, instead of consecutive ones.
+        rewrite: the number and the kind of the parts.
 
     Attributes:
         num_examples: the length of the axis that is divided.
@@ -54,7 +58,7 @@ class DividedLoss(ABC):
         UndividedError: it cannot be divided.
     """
 
-    def __init__(self, function: Differentiated, max_parts: int, *, interleaved: bool) -> None:
+    def __init__(self, function: Differentiated, rewrite: ExamplesInParts) -> None:
         self.closed = without_jits(function.closed)
         self.jaxpr = self.closed.jaxpr
         self.vjp = function.vjp
@@ -64,17 +68,13 @@ class DividedLoss(ABC):
         self.floats = [number for number, var in enumerate(self.jaxpr.invars) if is_float(var)]
         self.num_examples, self._states, self.division = self._divided()
         num_shards = self._num_shards()
-        numbers = range(1, max_parts + 1)
+        numbers = range(1, rewrite.number + 1)
         self.num_parts = max(each for each in numbers if self.num_examples % (each * num_shards) == 0 or each == 1)
         if self.num_parts == 1:
             on_devices = f" on {num_shards} devices" if num_shards > 1 else ""
             raise UndividedError(f"{self.num_examples} examples{on_devices} have no parts of equal size")
-        self._is_interleaved = interleaved
+        self._is_interleaved = rewrite.interleaved
         self.sums, self.rows = self.wanted(self.division)
-
-    @abstractmethod
-    def refusal(self, division: Division) -> str:
-        """Return why a division is useless; empty if it is useful."""
 
     @abstractmethod
     def __call__(self, *args: Any) -> list[Any]:
@@ -127,6 +127,31 @@ class DividedLoss(ABC):
             return self.division.part(inputs, piece, wanted, outside)
 
         return of_part
+
+    def refusal(self, division: Division) -> str:
+        """Return why parts would save little; empty if they save much."""
+        if division.divided_bytes < max(LEAST_SHARE * division.whole_bytes, 1):
+            return next(iter(division.reasons.values()), "it does not depend on the examples")
+        sums, rows = self.wanted(division)
+        is_large = made_bytes([*sums, *rows]) > _MOST_STORED * division.divided_bytes
+        return "its examples mix too early" if is_large else ""
+
+    def looped(self, args: Sequence[Any], part: Callable[..., list[Any]]) -> list[Any]:
+        """Return the results of the function from a loop over the parts, which adds up their sums.
+
+        Args:
+            part: computes the sums and the rows of a part.
+        """
+        floats = [args[number] for number in self.floats]
+
+        def add(totals: list[Any], index: Any) -> tuple[list[Any], list[Any]]:
+            found = part(index, *floats)
+            shares = found[: len(self.sums)]
+            added = [total + share.astype(total.dtype) for total, share in zip(totals, shares, strict=True)]
+            return added, found[len(self.sums) :]
+
+        totals, parts = jax.lax.scan(add, self.zero_sums(), jnp.arange(self.num_parts))
+        return self.whole(args, totals, parts)
 
     def zero_sums(self) -> list[Any]:
         """Return zeros for the sums over all examples."""

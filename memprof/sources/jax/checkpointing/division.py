@@ -14,7 +14,7 @@ Batch statistics are sums that the forward pass needs for each row, so a functio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -66,6 +66,7 @@ class Division:
         self._fixed = None if fixed is None else {*fixed}
         self._actions: dict[int, Action] = {}
         self.outside: dict[Any, None] = {}
+        self._prepared: set[tuple[Any, State]] = set()
         self.reasons: dict[Any, str] = {}
         self.divided_bytes = self.whole_bytes = 0
         self._of_data = {var for var in jaxpr.constvars if var.aval.ndim}
@@ -86,37 +87,45 @@ class Division:
             wanted: the variables to return. The sums are the part's own.
             outside: the values that are computed before the parts.
         """
-        jaxpr = self._jaxpr
-        known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
-        own: dict[tuple[Any, State], Any] = {}  # rows of whole values, made for the part alone
+        variables = [*self._jaxpr.constvars, *self._jaxpr.invars]
+        known = {(var, self.state(var)): value for var, value in zip(variables, inputs, strict=True)}
 
         def taken(atom: Any, wanted: State) -> Any:
             if not isinstance(atom, core.Var):
                 return piece.taken(atom.val, None, wanted)
-            has = self._states[atom]
-            if atom in outside and (atom not in known or has != wanted):
+            if (atom, wanted) in known:
+                return known[atom, wanted]
+            if atom in outside:
                 return piece.taken(outside[atom], None, wanted)
-            # The rows of a whole value, such as a bias that is broadcast to all rows, are made for the part alone.
-            equation = self._makers.get(atom)
-            axis = axis_of(wanted)
-            rows = rows_behind(equation, axis) if equation and has is None and axis is not None else None
-            if equation is None or rows is None:
-                return piece.taken(known[atom], has, wanted)
-            if (atom, wanted) not in own:
-                groups = num_groups(wanted)
-                states = [in_groups(each, groups) for each in rows.inputs]
-                values = [taken(*each) for each in zip(equation.invars, states, strict=True)]
-                here = piece.of_groups(groups)
-                params = rows.params(equation.params, here.part_rows, here.num_rows)
-                (own[atom, wanted],) = jit_adapter.bound(equation, values, params)
-            return own[atom, wanted]
+            return piece.taken(known[atom, self.state(atom)], self.state(atom), wanted)
 
-        for number in needed(jaxpr, wanted, {*known, *outside}, among=self._actions):
-            equation, action = jaxpr.eqns[number], self._actions[number]
+        for equation, action in self._needed(wanted, {*variables, *outside}):
             with jit_adapter.name_of(equation):
                 values = [taken(*each) for each in zip(equation.invars, action.inputs, strict=True)]
-                known.update(zip(equation.outvars, action.run(values, piece), strict=True))
+                made = zip(equation.outvars, action.results, strict=True)
+                known.update(zip(made, action.run(values, piece), strict=True))
         return [taken(atom, self.state(atom)) for atom in wanted]
+
+    def _needed(self, wanted: Collection[Any], given: Collection[Any]) -> list[tuple[Any, Action]]:
+        """Return the equations that a part computes for wanted variables, each with its action, in order."""
+        pending: dict[Any, dict[State, None]] = {}
+
+        def need(atoms: Iterable[tuple[Any, State]]) -> None:
+            for atom, state in atoms:
+                if isinstance(atom, core.Var) and atom not in given:
+                    has = self.state(atom)
+                    pending.setdefault(atom, {})[has if self._of_rows_alone(atom, state) is None else state] = None
+
+        need((atom, self.state(atom)) for atom in wanted)
+        found: list[tuple[Any, Action]] = []
+        for number in reversed(range(len(self._jaxpr.eqns))):
+            equation = self._jaxpr.eqns[number]
+            states = dict.fromkeys(state for var in equation.outvars for state in pending.get(var, ()))
+            alone = [self._of_rows_alone(equation.outvars[0], state) for state in states]
+            for action in {id(each): each for each in (each or self._actions[number] for each in alone)}.values():
+                found.append((equation, action))
+                need(zip(equation.invars, action.inputs, strict=True))
+        return found[::-1]
 
     def _add(self, number: int, equation: Any) -> None:
         is_fixed = all(map(self._is_fixed, equation.invars))
@@ -136,12 +145,42 @@ class Division:
             self.outside.update(dict.fromkeys(equation.outvars))
             return
         for atom, wanted in zip(equation.invars, action.inputs, strict=True):
-            if self.state(atom) != wanted and isinstance(atom, core.Var) and self._is_fixed(atom):
-                self.outside[atom] = None
+            if self.state(atom) != wanted and self._is_fixed(atom):
+                self._make_outside(atom, wanted)
         self._states.update(zip(equation.outvars, action.results, strict=True))
         self._actions[number] = action
         if self._fixed is not None and not is_fixed:
             self._count(equation, action)
+
+    def _of_rows_alone(self, atom: Any, wanted: State) -> Action | None:
+        """Return how a part makes its rows of a whole value, such as a bias that is broadcast to all rows."""
+        equation, axis = self._makers.get(atom), axis_of(wanted)
+        if equation is None or axis is None or self.state(atom) is not None:
+            return None
+        rows = rows_behind(equation, axis)
+        if rows is None:
+            return None
+        number = num_groups(wanted)
+
+        def run(values: Sequence[Any], piece: Piece) -> list[Any]:
+            here = piece.of_groups(number)
+            return jit_adapter.bound(equation, [*values], rows.params(equation.params, here.part_rows, here.num_rows))
+
+        return Action(inputs=tuple(in_groups(each, number) for each in rows.inputs), results=(wanted,), run=run)
+
+    def _make_outside(self, atom: Any, wanted: State) -> None:
+        """Compute a value before the parts, or what a part reads to make its rows of it."""
+        pending = [(atom, wanted)]
+        while pending:
+            atom, state = pending.pop()
+            if not isinstance(atom, core.Var) or (atom, state) in self._prepared:
+                continue
+            self._prepared.add((atom, state))
+            action = self._of_rows_alone(atom, state)
+            if action is None:
+                self.outside[atom] = None
+            else:
+                pending.extend(zip(self._makers[atom].invars, action.inputs, strict=True))
 
     def _count(self, equation: Any, action: Action) -> None:
         if any(each is not None and each is not Total.LATER for each in action.results):

@@ -38,7 +38,7 @@ class _Accumulated(DividedLoss):
     def __init__(self, function: Differentiated, rewrite: InMinibatches) -> None:
         if not function.is_loss:
             raise UndividedError("the differentiated function returns more than a loss")
-        super().__init__(function, rewrite.number, interleaved=rewrite.interleaved)
+        super().__init__(function, rewrite)
         self._vjp, self.vjp = function.vjp, jit_adapter.plain_vjp()
 
     def refusal(self, division: Division) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from memprof.sources.jax.checkpointing.actions import Action
 from memprof.sources.jax.checkpointing.pieces import Piece, State, axis_of, in_groups, num_groups
+from memprof.sources.jax.checkpointing.rows import entries_before
 from memprof.sources.jax.tracing import jit_adapter
 
 
@@ -62,7 +63,7 @@ def _split(equation: Any, state: State, num_rows: int) -> Action | None:
 def _reshape(equation: Any, state: State, num_rows: int) -> Action | None:
     """Return the action of a reshape that merges the row axis with earlier axes, or splits the groups off."""
     (axis, groups), sizes = _axis_and_groups(state), equation.params["new_sizes"]
-    before = prod(equation.invars[0].aval.shape[:axis]) * groups  # sets of all rows, one after the other
+    before = entries_before(equation, axis) * groups  # sets of all rows, one after the other
     places: dict[int, int] = {}
     for place, size in enumerate(sizes):
         number, rest = divmod(before, max(prod(sizes[:place]), 1))

@@ -18,13 +18,37 @@ from typing import Any
 _ELEMENTWISE = frozenset(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex"
     " conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge"
-    " gt igamma igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul name ne"
-    " neg nextafter not one_minus_square or polygamma population_count pow pvary real reduce_precision"
-    " regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic"
-    " shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta".split()
+    " gt igamma igamma_grad_a igammac imag integer_pow is_finite layout_constraint le le_to lgamma log log1p log2"
+    " logistic lt lt_to max min mul mulhi name ne neg nextafter not one_minus_square or polygamma polynomial"
+    " population_count pow pvary random_clone random_fold_in real reduce_precision regularized_incomplete_beta rem"
+    " round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic shift_right_logical sign sin sinh"
+    " sqrt square stop_gradient sub tan tanh threefry2x32 threefry4x32 xor zeta".split()
 )
 COLLECTIVES = frozenset({"pmax", "pmin", "psum", "psum2", "psum_invariant"})
-_REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
+_REDUCTIONS = frozenset(
+    {"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_xor"}
+)
+_WINDOWS = (
+    "reduce_window_max",
+    "reduce_window_min",
+    "reduce_window_sum",
+    "select_and_gather_add",
+    "select_and_scatter_add",
+)
+_SCATTERS = (
+    "scatter",
+    "scatter-add",
+    "scatter-max",
+    "scatter-min",
+    "scatter-mul",
+    "scatter-sub",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+)
+_OF_MATRICES = ("cholesky", "eigh", "lu", "qr", "svd", "triangular_solve")  # they may lie along earlier axes
+# Operations that may add or drop last axes: the entries of a key, the bytes of a number, or new random numbers.
+_WITH_ENTRIES = frozenset({"bitcast_convert_type", "random_bits", "random_split", "random_unwrap", "random_wrap"})
 
 Axis = int | None  # the row axis; None: an array without rows, which each chunk needs whole
 
@@ -36,20 +60,24 @@ class Rows:
     Attributes:
         inputs: the row axis of each input.
         result: the row axis of the results; None: they are sums over all rows.
-        sizes: the parameter that holds the length of the row axis: its name and the index in it.
+        sizes: the parameter that is proportional to the number of rows, such as a length: its name and the index in it
+            (None: a number).
     """
 
     inputs: tuple[Axis, ...]
     result: Axis
-    sizes: tuple[str, int] | None = None
+    sizes: tuple[str, int | None] | None = None
 
     def params(self, of_all: Mapping[str, Any], part: int, num_rows: int) -> dict[str, Any]:
         """Return the parameters of the operation for a part of the rows, from those for all rows."""
         params = dict(of_all)
         if self.sizes is not None:
             name, place = self.sizes
-            size = params[name][place] // num_rows * part
-            params[name] = (*params[name][:place], size, *params[name][place + 1 :])
+            if place is None:
+                params[name] = params[name] // num_rows * part
+            else:
+                size = params[name][place] // num_rows * part
+                params[name] = (*params[name][:place], size, *params[name][place + 1 :])
         return params
 
 
@@ -66,15 +94,14 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     if len(axes) == 1 and axes[0] is not None and (of_one := _UNARY_RULES.get(name)) is not None:
         return of_one(equation, axes[0], num_rows)
     rule = _NARY_RULES.get(name)
-    return None if rule is None else rule(equation, axes)
+    return None if rule is None else rule(equation, axes, num_rows)
 
 
 def divided_rows(equation: Any, axes: Sequence[Axis], num_rows: int) -> int | None:
     """Return the number of parts into which a reshape divides the rows, such as examples of tokens; otherwise None."""
     if equation.primitive.name != "reshape" or axes[0] is None:
         return None
-    (operand, *_), sizes = equation.invars, equation.params["new_sizes"]
-    before = prod(operand.aval.shape[: axes[0]])
+    sizes, before = equation.params["new_sizes"], entries_before(equation, axes[0])
     return next(
         (
             size
@@ -85,6 +112,12 @@ def divided_rows(equation: Any, axes: Sequence[Axis], num_rows: int) -> int | No
     )
 
 
+def entries_before(reshape: Any, axis: int) -> int:
+    """Return the product of the lengths of all axes before one in a reshape's operand, which it may transpose first."""
+    order = reshape.params["dimensions"] or range(reshape.invars[0].aval.ndim)
+    return prod(reshape.invars[0].aval.shape[each] for each in [*order][: [*order].index(axis)])
+
+
 def is_known(name: str) -> bool:
     """Whether there is a rule for an operation, although it may mix the rows."""
     return name in _ELEMENTWISE or name in _UNARY_RULES or name in _NARY_RULES
@@ -93,8 +126,12 @@ def is_known(name: str) -> bool:
 def rows_behind(equation: Any, axis: int) -> Rows | None:
     """Return the row axes of an operation whose result has its rows along an axis, or None if unknown."""
     name, length = equation.primitive.name, equation.outvars[0].aval.shape[axis]
+    if len(equation.outvars) > 1:
+        return None
     if name in _ELEMENTWISE:
         return _elementwise(equation, [axis])
+    if name in _WITH_ENTRIES:
+        return _with_entries(equation, axis, length) if axis < equation.invars[0].aval.ndim else None
     if name != "broadcast_in_dim":
         return None
     (operand, *_), dimensions = equation.invars, tuple(map(int, equation.params["broadcast_dimensions"]))
@@ -114,7 +151,7 @@ def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=tuple(inputs), result=axis)
 
 
-def _collective(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _collective(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     """Return the row axes of a collective within a `shard_map`: it combines the same entries of several devices."""
     of_vmap = any(isinstance(each, int) for each in equation.params["axes"])  # an axis of the array
     return None if of_vmap else _elementwise(equation, axes)
@@ -136,10 +173,10 @@ def _sum(equation: Any, axis: int, num_rows: int) -> Rows | None:
     return _reduction(equation, axis, num_rows) or Rows(inputs=(axis,), result=None)
 
 
-def _along(name: str) -> Callable[[Any, Sequence[Axis]], Rows | None]:
+def _along(name: str) -> Callable[[Any, Sequence[Axis], int], Rows | None]:
     """Return the rule of an operation along one axis of all its inputs, which the parameter `name` holds."""
 
-    def rule(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    def rule(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
         found = {axis for axis in axes if axis is not None}
         if len(found) != 1 or equation.params[name] in found:
             return None
@@ -154,9 +191,9 @@ def _transpose(equation: Any, axis: int, num_rows: int) -> Rows | None:
 
 
 def _reshape(equation: Any, axis: int, num_rows: int) -> Rows | None:
-    shape, sizes = equation.invars[0].aval.shape, equation.params["new_sizes"]
+    sizes, before = equation.params["new_sizes"], entries_before(equation, axis)
     for place, size in enumerate(sizes):
-        if size % num_rows == 0 and prod(sizes[:place]) == prod(shape[:axis]):
+        if size % num_rows == 0 and prod(sizes[:place]) == before:
             return Rows(inputs=(axis,), result=place, sizes=("new_sizes", place))
     return None
 
@@ -165,7 +202,7 @@ def _squeeze(equation: Any, axis: int, num_rows: int) -> Rows | None:
     return Rows(inputs=(axis,), result=axis - sum(int(each) < axis for each in equation.params["dimensions"]))
 
 
-def _dot(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _dot(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     contracted, batch = equation.params["dimension_numbers"]
     lhs, rhs = axes
     for of_side, axis in ((0, lhs), (1, rhs)):
@@ -190,7 +227,7 @@ def _dot(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=(axis, None) if side == 0 else (None, axis), result=result)
 
 
-def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     numbers, sizes, (axis, _) = equation.params["dimension_numbers"], equation.params["slice_sizes"], axes
     in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
     if axis is None and axes[1] in numbers.start_indices_batching_dims:  # each row of indices has its own operand
@@ -213,27 +250,48 @@ def _gather(equation: Any, axes: Sequence[Axis]) -> Rows | None:
 
 def _gather_by_rows(equation: Any, axis: Axis, in_batch: Sequence[int]) -> Rows | None:
     """Return the row axes of a gather whose indices have the rows: each row looks up entries of the whole operand."""
-    return None if axis is None else Rows(inputs=(None, axis), result=in_batch[axis])
+    return None if axis is None or axis >= len(in_batch) else Rows(inputs=(None, axis), result=in_batch[axis])
 
 
-def _convolution(equation: Any, axes: Sequence[Axis]) -> Rows | None:
-    numbers = equation.params["dimension_numbers"]
-    if axes[0] != numbers.lhs_spec[0] or axes[1] is not None or equation.params["batch_group_count"] != 1:
-        return None
-    return Rows(inputs=(axes[0], None), result=numbers.out_spec[0])
+def _convolution(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    numbers, (of_input, of_kernel) = equation.params["dimension_numbers"], axes
+    if of_kernel is None:
+        is_batch = of_input == numbers.lhs_spec[0] and equation.params["batch_group_count"] == 1
+        return Rows(inputs=(of_input, None), result=numbers.out_spec[0]) if is_batch else None
+    # A `vmap` over inputs and kernels, as for the gradients of kernels, makes a group of each row.
+    for name, axis in (("feature_group_count", numbers.lhs_spec[1]), ("batch_group_count", numbers.lhs_spec[0])):
+        if equation.params[name] % num_rows == 0 and of_input in (axis, None) and of_kernel == numbers.rhs_spec[0]:
+            return Rows(inputs=(axis, of_kernel), result=numbers.out_spec[1], sizes=(name, None))
+    return None
 
 
-def _pad(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _fft(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    is_along = axis >= equation.invars[0].aval.ndim - len(equation.params["fft_lengths"])
+    return None if is_along else Rows(inputs=(axis,), result=axis)
+
+
+def _matrices(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    found = {axis for axis in axes if axis is not None}
+    is_before = len(found) == 1 and max(found) < equation.invars[0].aval.ndim - 2
+    return Rows(inputs=(*found,) * len(axes), result=max(found)) if is_before else None
+
+
+def _pad(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     axis = axes[0]
     if axis is None or any(equation.params["padding_config"][axis]):
         return None
     return Rows(inputs=(axis, None), result=axis)
 
 
-def _window(equation: Any, axis: int, num_rows: int) -> Rows | None:
-    params = equation.params
-    is_one = all(params[name][axis] == 1 for name in ("window_dimensions", "window_strides", "base_dilation"))
-    return Rows(inputs=(axis,), result=axis) if is_one and not any(params["padding"][axis]) else None
+def _window(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    """Return the row axes of an operation on windows, or of its gradient, if each window lies within a row."""
+    found, params = {axis for axis in axes if axis is not None}, equation.params
+    if len(found) != 1:
+        return None
+    (axis,) = found
+    names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
+    is_within = all(params[name][axis] == 1 for name in names if name in params) and not any(params["padding"][axis])
+    return Rows(inputs=(axis,) * len(axes), result=axis) if is_within else None
 
 
 def _unless_along(name: str) -> Callable[[Any, int, int], Rows | None]:
@@ -247,7 +305,7 @@ def _unless_along(name: str) -> Callable[[Any, int, int], Rows | None]:
     return rule
 
 
-def _stack(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _stack(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     found = {axis for axis in axes if axis is not None}
     if len(found) != 1:
         return None
@@ -264,7 +322,7 @@ def _tile(equation: Any, axis: int, num_rows: int) -> Rows | None:
     return Rows(inputs=(axis,), result=axis) if equation.params["reps"][axis] == 1 else None
 
 
-def _dynamic_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _dynamic_slice(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     axis, *starts = axes
     if axis is None or any(each is not None for each in starts):
         return None
@@ -273,7 +331,7 @@ def _dynamic_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=(axis, *starts), result=axis, sizes=("slice_sizes", axis))
 
 
-def _dynamic_update_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _dynamic_update_slice(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     array, update, *starts = axes
     axis = update if array is None else array
     if axis is None or update not in (axis, None) or any(each is not None for each in starts):
@@ -283,7 +341,7 @@ def _dynamic_update_slice(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return Rows(inputs=(axis, axis, *starts), result=axis)
 
 
-def _scatter(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+def _scatter(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     """Return the row axes of a scatter that writes the same places of each row, or has indices for each row."""
     if (by_rows := _scatter_by_rows(equation, axes)) is not None:
         return by_rows
@@ -311,6 +369,15 @@ def _scatter_by_rows(equation: Any, axes: Sequence[Axis]) -> Rows | None:
     return None
 
 
+def _with_entries(equation: Any, axis: int, num_rows: int) -> Rows | None:
+    is_drawn = equation.primitive.name == "random_bits"
+    if (
+        is_drawn and str(equation.invars[0].aval.dtype) != "key<fry>"
+    ):  # other kinds draw for several keys from the first
+        return None
+    return Rows(inputs=(axis,), result=axis) if axis < equation.outvars[0].aval.ndim else None
+
+
 def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
     params, strides = equation.params, equation.params["strides"]
     is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == equation.invars[0].aval.shape[axis]
@@ -321,8 +388,9 @@ def _slice(equation: Any, axis: int, num_rows: int) -> Rows | None:
 
 _UNARY_RULES: dict[str, Callable[[Any, int, int], Rows | None]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    **dict.fromkeys(("reduce_window_max", "reduce_window_min", "reduce_window_sum"), _window),
+    **dict.fromkeys(_WITH_ENTRIES, _with_entries),
     "broadcast_in_dim": _broadcast,
+    "fft": _fft,
     "reduce_sum": _sum,
     "reshape": _reshape,
     "rev": _unless_along("dimensions"),
@@ -334,9 +402,11 @@ _UNARY_RULES: dict[str, Callable[[Any, int, int], Rows | None]] = {
     "transpose": _transpose,
     "unstack": _unstack,
 }
-_NARY_RULES: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
+_NARY_RULES: dict[str, Callable[[Any, Sequence[Axis], int], Rows | None]] = {
     **dict.fromkeys(COLLECTIVES, _collective),
     **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
+    **dict.fromkeys(_OF_MATRICES, _matrices),
+    **dict.fromkeys(_WINDOWS, _window),
     "concatenate": _along("dimension"),
     "conv_general_dilated": _convolution,
     "dot_general": _dot,
@@ -344,7 +414,7 @@ _NARY_RULES: dict[str, Callable[[Any, Sequence[Axis]], Rows | None]] = {
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "pad": _pad,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_max", "scatter_min", "scatter_mul"), _scatter),
+    **dict.fromkeys(_SCATTERS, _scatter),
     "sort": _along("dimension"),
     "stack": _stack,
 }
