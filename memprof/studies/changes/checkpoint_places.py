@@ -43,6 +43,7 @@ class Place:
     Attributes:
         layers: the functions to put checkpoints around; empty: the loss as a whole.
         written: code that takes effect, by function; None if no code around them does.
+        beside: code for other functions, if there is none for the blocks.
         has_blocks: whether they make the blocks of the step (see `blocks.py`).
         is_loop: whether these blocks are iterations of scans.
         is_repeated: whether these are layers, not the loss as a whole.
@@ -63,6 +64,7 @@ class Place:
     num_nested: int
     recomputed_flops: int
     peak_bytes: int
+    beside: tuple[Written, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,16 @@ class _Traced:
     peak_bytes: int
 
 
-def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = None) -> Place | None:
+def best_place(
+    spec: StepSpec, target: Target, *, enough_bytes: int | None = None, may_be_beside: bool = False
+) -> Place | None:
     """Return the place with the lowest estimate; None if the step differentiates nothing in reverse mode.
 
     Args:
         enough_bytes: the search ends at an estimate of at most this size: more checkpoints would recompute more. None:
             it ends where no other place saves another 5% of the unchanged step's peak, or 10% with checkpoints within
             other checkpoints.
+        may_be_beside: whether functions may be added to blocks for which there is no code.
     """
     places = _Places(spec, target)
     least_bytes = 0 if enough_bytes is not None else round((1 - CLEARLY) * places.before.peak_bytes)
@@ -134,7 +139,19 @@ def best_place(spec: StepSpec, target: Target, *, enough_bytes: int | None = Non
             place = _lowest(lower)
         return place
 
-    with_layers = best if best.written is None else extended(best)
+    def extended_blocks(place: Place) -> Place:
+        """Add functions outside of the blocks, each time one that lowers the estimate most."""
+        outside = [each for each in others if not _is_no_better(each, layers, large)]
+        for _ in range(_MAX_ADDED):
+            wider = [places.beside(place, each) for each in outside]
+            lower = [each for each in wider if each and each.peak_bytes <= highest_below(place.peak_bytes)]
+            if not lower or place.peak_bytes <= enough_bytes:
+                break
+            place = _lowest(lower)
+        return place
+
+    has_code = best.written is not None
+    with_layers = extended(best) if has_code else extended_blocks(best) if may_be_beside else best
     is_enough = with_layers.peak_bytes <= enough_bytes
     most = highest_below(with_layers.peak_bytes)
     if is_enough or not found or _lowest(found).peak_bytes > most:
@@ -203,6 +220,15 @@ class _Places:
         place = None if found is None else self._place(functions, *found)
         return None if place is None or place.num_blocks < 1 else place
 
+    def beside(self, place: Place, function: Layer) -> Place | None:
+        """Return a place around blocks with another function; None if no code puts a checkpoint around it."""
+        with around_blocks(place.layers, "nothing_saveable"):
+            found = self._in_effective_form([function], place.beside)
+        if found is None:
+            return None
+        written, after = found
+        return replace(place, beside=written, recomputed_flops=after.recomputed_flops, peak_bytes=after.peak_bytes)
+
     def _place(self, functions: Sequence[Layer], written: tuple[Written, ...], after: _Traced) -> Place:
         before = self.before
         return Place(
@@ -235,13 +261,20 @@ class _Places:
         has_all = found is not None and found[1].num_inside >= self.before.num_inside + least
         return found if has_all else None
 
-    def _in_effective_form(self, functions: Sequence[Layer]) -> tuple[tuple[Written, ...], _Traced] | None:
-        """Return the first form of the code that adds a checkpoint."""
+    def _in_effective_form(
+        self, functions: Sequence[Layer], others: Sequence[Written] = ()
+    ) -> tuple[tuple[Written, ...], _Traced] | None:
+        """Return the first form of the code that adds a checkpoint.
+
+        Args:
+            others: code for other functions.
+        """
         found = [(layer, find_bound(layer.name, layer.file)) for layer in functions]
         if not found or any(bound is None for _, bound in found):
             return None
         forms = [
-            tuple(_written(layer, bound, number) for layer, bound in found if bound is not None) for number in range(2)
+            (*others, *(_written(layer, bound, number) for layer, bound in found if bound is not None))
+            for number in range(2)
         ]
         for code, written in {code_of(each, ""): each for each in forms}.items():  # a function may have only one form
             try:
@@ -249,7 +282,7 @@ class _Places:
                     after, _ = self._traced()
             except Exception:  # raised by the user's code with ours in it
                 continue
-            if after.num_inside > self.before.num_inside:
+            if after.num_inside > self.before.num_inside + len(others):
                 return written, after
         return None
 

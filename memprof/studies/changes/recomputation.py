@@ -7,7 +7,7 @@ around the layer's blocks (see `sources/jax/checkpointing`), and the code names 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _POLICIES = {  # in words: the values to keep, with the least recomputation firs
 
 def recomputations(step: Step) -> Iterator[Change]:
     """Yield the step with checkpoints in their best place, one change for each policy."""
-    place = None if step.is_built_in else best_place(step.spec, step.target)
+    place = None if step.is_built_in else best_place(step.spec, step.target, may_be_beside=True)
     if place is None:
         return
     has_loops = place.is_loop or any(layer.is_loop for layer in place.layers)
@@ -57,6 +57,10 @@ def recomputations(step: Step) -> Iterator[Change]:
 
 def _title(place: Place) -> str:
     """Return the checkpointed functions in words."""
+    return " and ".join([_title_of_layers(place), *(each.title for each in place.beside)])
+
+
+def _title_of_layers(place: Place) -> str:
     if not place.is_repeated:
         names = " and ".join(layer.title for layer in place.layers)
         return f"each call of {names}" if place.num_blocks > 1 else names
@@ -70,7 +74,8 @@ def _title(place: Place) -> str:
 def _evidence(place: Place) -> str:
     plural = "iterations of scans" if place.is_loop else "layers" if place.is_repeated else "calls"
     kind = "function" if place.num_blocks == 1 else plural
-    where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in place.layers)
+    named = [(each.name, each) for each in place.layers] + [(each.title, each) for each in place.beside]
+    where = ", ".join(f"{name} ({Path(each.file).name}:{each.line})" for name, each in named)
     idle = f"{place.num_idle} other {'calls are' if place.num_idle > 1 else 'call is'} not differentiated"
     return (
         f"the backward pass goes through {place.num_blocks:,} {kind}"
@@ -84,6 +89,25 @@ def _change(
     step: Step, place: Place, policy: str
 ) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
     """Return the code, the changed step, and the context to trace it in; None if no code would make this change."""
+    made = _change_of_layers(step, place, policy)
+    if made is None or not place.beside:
+        return made
+    code, spec, around_layers = made
+    of_functions = code_of(place.beside, policy_of_jax(policy))
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        with around_layers(), pasted_anew(of_functions, [each.bound for each in place.beside]):
+            yield
+
+    known = {*code.splitlines()}
+    more = [line for line in of_functions.splitlines() if line not in known or not line.startswith(("import", "from"))]
+    return "\n".join([code.rstrip("\n"), *more]), spec, around
+
+
+def _change_of_layers(
+    step: Step, place: Place, policy: str
+) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
     spec, layers = step.spec, place.layers
     if place.written is not None:
         code = code_of(place.written, policy_of_jax(policy))

@@ -419,6 +419,52 @@ def test_the_body_of_a_scan_within_the_step_is_named_with_its_line(tmp_path: Pat
     assert _num_checkpoints(nothing) == 1
 
 
+_ENCODED = """
+import jax, jax.numpy as jnp
+
+FUNCTIONS = (jnp.sin, jnp.tanh, jnp.cos, jax.nn.sigmoid, jnp.arctan, jnp.log1p)
+
+def encoder(w, x):
+    for function in FUNCTIONS:
+        x = function(x @ w)
+    return x.reshape(64, 16, 16).mean(1)
+
+def decoder(w, x):
+    x = jnp.repeat(x, 16, 0)
+    for function in FUNCTIONS[::-1]:
+        x = function(x @ w)
+    return x.mean()
+
+def loss(w, x):
+    def cell(x, _):
+        for _ in range(3):
+            x = jnp.tanh(jnp.sin(x @ w))
+        return x, None
+    return decoder(w, jax.lax.scan(cell, encoder(w, x), None, length=64)[0])
+
+def step(w, x):
+    return jax.grad(loss)(w, x)
+
+args = (jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((1024, 16), jnp.float32))
+"""
+
+
+def test_a_function_outside_of_scans_whose_bodies_only_the_step_has_is_checkpointed_too(tmp_path: Path) -> None:
+    change = Program(_ENCODED, tmp_path).changes()["recompute_nothing"]
+    assert change.what == "Checkpoint the body of each scan and encoder, and keep their inputs alone"
+    assert change.evidence == (
+        "the backward pass goes through 64 iterations of scans; loss.<locals>.cell (train.py:20), encoder (train.py:8)"
+    )
+    assert change.code == (
+        "# at the top of train.py\nimport jax\n\n"
+        "# in train.py, after the definition of cell (line 20)\n"
+        "cell = jax.checkpoint(cell, prevent_cse=False)\n\n"
+        "# in train.py, after the definition of encoder\n"
+        "encoder = jax.checkpoint(encoder)"
+    )
+    assert _num_checkpoints(change) == 2
+
+
 def test_a_layer_within_the_step_that_is_called_for_each_block_is_named_too(tmp_path: Path) -> None:
     change = Program(_WITHIN_THE_STEP, tmp_path).changes()["recompute_nothing"]
     assert change.code.startswith("# at the top of train.py\nimport jax\n\n\ndef checkpointed(function, **options):\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from report_builder import H100
 
 from memprof.analysis.records.capture import Topology
-from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches, StepInMinibatches
+from memprof.analysis.records.rewrites import ExamplesInChunks, InMinibatches, NarrowSums, StepInMinibatches
 from memprof.sources.jax.compile import traced_jaxpr
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.minibatches import accumulated_more_and_more, chunked_more_and_more, in_parts
+from memprof.studies.changes.own_jit import with_rewrite
 from memprof.workloads.intents import Aim, Intent, means_to
 
 
@@ -145,3 +147,12 @@ def test_the_technique_of_a_built_in_workload_has_as_many_minibatches() -> None:
     means = means_to(Intent(aim=Aim.ACCUMULATE_GRADIENTS, num_parts=8))
     assert means.technique == "accum8"
     assert "8 minibatches" in means.words
+
+
+@pytest.mark.parametrize(("fn", "name"), [(jax.jit(partial(step)), "step"), (partial(clipped), "step")])
+def test_a_second_change_has_the_name_of_the_step(fn: Any, name: str) -> None:
+    first = with_rewrite(_step(fn).spec, NarrowSums())
+    assert first is not None
+    second = with_rewrite(first[1], StepInMinibatches(number=2))
+    assert second is not None
+    assert f"\n{name} = memprof.apply(memprof.StepInMinibatches(number=2))({name})" in second[0]

@@ -44,10 +44,9 @@ def checkpointed(
     seen: list[core.ClosedJaxpr] = []
 
     def changed(closed: core.ClosedJaxpr) -> Flat:
-        closed = without_calls(closed)
-        seen.append(closed)
+        seen.append(without_calls(closed))
         # A framework's function can be called only once, because it consumes a list made for one call.
-        if checkpoints is None or not chosen(closed):
+        if checkpoints is None or not chosen(seen[-1]):
             return as_function(closed)
         return with_checkpoints(closed, checkpoints)
 
@@ -194,4 +193,6 @@ def rejitted(
         raise MemprofError("the step is jitted by its framework: give the function without jit, and jit the result")
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
     changed = change(inner)
+    for name in ("__name__", "__qualname__"):  # a `functools.partial` has none
+        setattr(changed, name, getattr(step, name, "step"))
     return changed if inner is step else jit_adapter.jitted_as(step, changed)

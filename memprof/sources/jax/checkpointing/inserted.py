@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -21,11 +21,13 @@ from memprof.sources.jax.checkpointing.blocks import (
 )
 from memprof.sources.jax.checkpointing.evaluation import (
     Flat,
+    Rule,
     as_function,
     bind,
     evaluated,
     inlined,
     value_of,
+    without_calls,
     without_checkpoints,
 )
 from memprof.sources.jax.checkpointing.policies import Policy, input_signature, policy_of
@@ -37,17 +39,30 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
     """Return the same function with `jax.checkpoint` around each of its blocks.
 
     Args:
-        closed: a jaxpr without calls.
-        checkpoints: the results that each block saves, or a policy for all blocks. Iterations of a scan are blocks.
+        checkpoints: the results that each block saves, or a policy for all blocks. Iterations of a scan are blocks; the
+            function's own checkpoints outside of them stay.
     """
-    repeated = find_repeated(closed.jaxpr)
+    inside = without_calls(closed)
+    repeated = find_repeated(inside.jaxpr)
     if repeated is not None:
-        return _with_checkpointed_layers(closed, repeated, checkpoints)
+        return _with_checkpointed_layers(inside, repeated, checkpoints)
+
+    rule = _on_loops(lambda loop, values: _run_loop(loop, values, checkpoints))
+    return lambda *args: evaluated(closed, args, rule)
+
+
+def _on_loops(run: Callable[[Any, list[Any]], list[Any]]) -> Rule:
+    """Return a rule that runs scans in another way, also those within calls; other calls stay, such as checkpoints."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
-        return _run_loop(equation, values, checkpoints) if is_loop(equation) else None
+        if is_loop(equation):
+            return run(equation, values)
+        has_loops = equation.primitive.name in CALLS and any(
+            is_loop(each) for jaxpr in core.jaxprs_in_params(equation.params) for each in equations_in_calls(jaxpr)
+        )
+        return inlined(equation, values, rule) if has_loops else None
 
-    return lambda *args: evaluated(closed, args, rule)
+    return rule
 
 
 def _policy_at(number: int, checkpoints: Checkpoints | Policy) -> Policy | None:
@@ -214,16 +229,11 @@ def _with_checkpointed_scans(
     """Return the parameters of a scan with checkpoints around the bodies of the scans in its body."""
     body = without_checkpoints(equation.params["jaxpr"])
 
-    def rule(inner: Any, values: list[Any]) -> list[Any] | None:
-        if is_loop(inner):
-            return _bound(inner, values, _checkpointed_body(inner, policy, offloaded, as_group=as_group))
-        has_loops = inner.primitive.name in CALLS and any(
-            is_loop(each) for jaxpr in core.jaxprs_in_params(inner.params) for each in equations_in_calls(jaxpr)
-        )
-        return inlined(inner, values, rule) if has_loops else None
+    def run_loop(inner: Any, values: list[Any]) -> list[Any]:
+        return _bound(inner, values, _checkpointed_body(inner, policy, offloaded, as_group=as_group))
 
     def run(*args: Any) -> list[Any]:
-        return evaluated(body, args, rule)
+        return evaluated(body, args, _on_loops(run_loop))
 
     changed = jax.checkpoint(run, prevent_cse=False) if as_group else run
     return {**equation.params, "jaxpr": jax.make_jaxpr(changed)(*body.in_avals)}
