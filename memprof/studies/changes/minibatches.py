@@ -38,7 +38,7 @@ class _Way:
     Attributes:
         rewrite: the class of the rewrite.
         divide: applies a rewrite to a step. When the step is traced, it adds the numbers of divided examples to a list.
-        num_parts: the number of parts that is tried first.
+        num_parts: the number of parts that is advised, or the next lower one that divides the examples.
         what, evidence, cost: the texts of a change, with the numbers of parts, of examples, and of those in a part.
     """
 
@@ -86,6 +86,7 @@ _WHOLE_STEP = replace(
     _MINIBATCHES,
     rewrite=StepInMinibatches,
     divide=step_in_minibatches,
+    num_parts=8,  # each example has gradients of its own, as large as the parameters
     evidence="by data flow, the step computes each of {whole} alone, and adds up the results",
 )
 _CHUNKS = _Way(
@@ -101,7 +102,7 @@ _CHUNKS = _Way(
 
 
 def in_parts(step: Step) -> Iterator[Change]:
-    """Yield the step with gradients accumulated over four minibatches, or fewer; if that is impossible, with chunks."""
+    """Yield the step with gradients accumulated over a few minibatches; if that is impossible, with chunks."""
     for way in (_MINIBATCHES, _WHOLE_STEP, _CHUNKS):
         num_examples = _num_examples(step, way)
         if num_examples is not None:

@@ -57,7 +57,7 @@ def recomputations(step: Step) -> Iterator[Change]:
 
 def _title(place: Place) -> str:
     """Return the checkpointed functions in words."""
-    return " and ".join([_title_of_layers(place), *(each.title for each in place.beside)])
+    return " and ".join([*(each.title for each in place.beside), _title_of_layers(place)])
 
 
 def _title_of_layers(place: Place) -> str:
@@ -74,8 +74,9 @@ def _title_of_layers(place: Place) -> str:
 def _evidence(place: Place) -> str:
     plural = "iterations of scans" if place.is_loop else "layers" if place.is_repeated else "calls"
     kind = "function" if place.num_blocks == 1 else plural
-    named = [(each.name, each) for each in place.layers] + [(each.title, each) for each in place.beside]
-    where = ", ".join(f"{name} ({Path(each.file).name}:{each.line})" for name, each in named)
+    places = [(each.name, each.file, each.line) for each in place.layers]
+    places += [(each.title, each.file, each.line) for each in place.beside]
+    where = ", ".join(f"{name} ({Path(file).name}:{line})" for name, file, line in places)
     idle = f"{place.num_idle} other {'calls are' if place.num_idle > 1 else 'call is'} not differentiated"
     return (
         f"the backward pass goes through {place.num_blocks:,} {kind}"

@@ -128,6 +128,15 @@ def test_the_random_numbers_of_a_part_are_drawn_for_it_alone() -> None:
     assert drawn == {(_EXAMPLES // _PARTS, _TOKENS, _WIDTH)}
 
 
+def test_sums_of_16_bit_gradients_have_32_bits() -> None:
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    changed = memprof.apply(StepInMinibatches(number=_PARTS))(_clipped(dropout))
+    traced = jax.make_jaxpr(changed)(params, BATCH)
+    (loop,) = [each for each in traced.jaxpr.eqns if each.primitive.name == "scan"]
+    assert {str(var.aval.dtype) for var in loop.outvars if var.aval.shape == PARAMS["layers"].shape} == {"float32"}
+    assert {str(each.dtype) for each in jax.tree.leaves(jax.eval_shape(changed, params, BATCH)[0])} == {"bfloat16"}
+
+
 def test_no_product_has_all_examples() -> None:
     changed = memprof.apply(StepInMinibatches(number=_PARTS))(_clipped(convolution))
     traced = jax.make_jaxpr(changed)(PARAMS, BATCH)

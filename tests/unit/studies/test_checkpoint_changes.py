@@ -451,7 +451,7 @@ args = (jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((1024,
 
 def test_a_function_outside_of_scans_whose_bodies_only_the_step_has_is_checkpointed_too(tmp_path: Path) -> None:
     change = Program(_ENCODED, tmp_path).changes()["recompute_nothing"]
-    assert change.what == "Checkpoint the body of each scan and encoder, and keep their inputs alone"
+    assert change.what == "Checkpoint encoder and the body of each scan, and keep their inputs alone"
     assert change.evidence == (
         "the backward pass goes through 64 iterations of scans; loss.<locals>.cell (train.py:20), encoder (train.py:8)"
     )

@@ -102,11 +102,11 @@ def test_the_gradients_of_each_example_are_computed_minibatch_by_minibatch() -> 
     (change,) = in_parts(_step(clipped, examples=12))
     assert (change.rule, change.what) == (
         "accumulated_gradients",
-        "Accumulate the gradients of 4 minibatches of 3 examples",
+        "Accumulate the gradients of 6 minibatches of 2 examples",
     )
     assert change.evidence == "by data flow, the step computes each of 12 examples alone, and adds up the results"
-    assert change.code.endswith("clipped = memprof.apply(memprof.StepInMinibatches(number=4))(clipped)")
-    assert _products(change) == {3}
+    assert change.code.endswith("clipped = memprof.apply(memprof.StepInMinibatches(number=6))(clipped)")
+    assert _products(change) == {2}
     found = [each.rewrite for each in accumulated_more_and_more(_step(clipped, examples=12))]
     assert found == [StepInMinibatches(number=number) for number in (2, 4, 12)]
 

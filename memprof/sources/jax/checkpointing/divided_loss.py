@@ -154,13 +154,14 @@ class DividedLoss(ABC):
         return self.whole(args, totals, parts)
 
     def zero_sums(self) -> list[Any]:
-        """Return zeros for the sums over all examples."""
-        return [jit_adapter.zeros_of(var) for var in self.sums]
+        """Return zeros for the sums over all examples, in the dtypes in which they are added up."""
+        zeros = map(jit_adapter.zeros_of, self.sums)
+        return [each.astype(sum_dtype(each.dtype)) for each in zeros]
 
     def whole(self, args: Sequence[Any], sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
         """Return the results, from the sums and the stacked rows of all parts."""
         known, piece = self.known(args), self.piece(0)
-        known.update(zip(self.sums, sums, strict=True))
+        known.update((var, each.astype(var.aval.dtype)) for var, each in zip(self.sums, sums, strict=True))
         known.update(
             (var, piece.joined(part, state)) for (var, state), part in zip(self.rows.items(), parts, strict=True)
         )
@@ -177,6 +178,11 @@ class DividedLoss(ABC):
         states = {atom: state(atom) for atom in read if isinstance(atom, core.Var)}
         rows = {var: each for var, each in states.items() if axis_of(each) is not None and var not in jaxpr.constvars}
         return [var for var, each in states.items() if each is Total.SUM], rows
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """Return the dtype in which arrays of a dtype are added up: of at least 32 bits for floats."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from memprof.analysis.records.rewrites import InMinibatches
 from memprof.sources.jax.checkpointing.actions import UndividedError
 from memprof.sources.jax.checkpointing.apply import Differentiated
-from memprof.sources.jax.checkpointing.divided_loss import LEAST_SHARE, DividedLoss, Loss, losses_divided
+from memprof.sources.jax.checkpointing.divided_loss import LEAST_SHARE, DividedLoss, Loss, losses_divided, sum_dtype
 from memprof.sources.jax.checkpointing.division import Division
 from memprof.sources.jax.checkpointing.evaluation import as_function
 from memprof.sources.jax.checkpointing.pieces import Total
@@ -84,11 +84,6 @@ class _Accumulated(DividedLoss):
             added = [total + share.astype(total.dtype) for total, share in zip(totals, shares, strict=True)]
             return added, found[len(self.sums) :]
 
-        zeros = [jnp.zeros_like(each, dtype=_sum_dtype(each.dtype)) for each in floats]
+        zeros = [jnp.zeros_like(each, dtype=sum_dtype(each.dtype)) for each in floats]
         totals, parts = jax.lax.scan(add, zeros + self.zero_sums(), jnp.arange(self.num_parts))
         return self.whole(args, totals[len(floats) :], parts), totals[: len(floats)]
-
-
-def _sum_dtype(dtype: Any) -> Any:
-    """Return the dtype in which gradients of a dtype are added up: at least 32 bits."""
-    return jnp.promote_types(dtype, jnp.float32)
