@@ -307,9 +307,22 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 def _schema(name: str, kind: type[Struct]) -> dict[str, Any]:
     made = json.schema(kind)
+    _name_keys(made, made["$defs"])
     for definition in made["$defs"].values():
         _describe(definition)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{name}.schema.json", **made}
+
+
+def _name_keys(part: Any, definitions: Mapping[str, Any]) -> None:
+    """List the possible keys of an object once, in its own schema: msgspec 0.23 refers to their type."""
+    if isinstance(part, dict):
+        type_of_keys = part.get("propertyNames", {}).get("$ref", "").rpartition("/")[2]
+        if type_of_keys and "properties" in part:
+            del part["propertyNames"]
+        elif type_of_keys:
+            part["propertyNames"] = {"enum": definitions[type_of_keys]["enum"]}
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _name_keys(each, definitions)
 
 
 def _describe(definition: dict[str, Any]) -> None:

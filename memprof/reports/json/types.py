@@ -31,7 +31,7 @@ def _of_all_categories(minimum: Mapping[str, int]) -> Meta:
 Size = Annotated[int, Meta(ge=0)]
 Shape = Annotated[tuple[Size, ...], about("Length of each axis; empty for a scalar.")]
 Sums = Annotated[dict[str, Size], about("The empty key holds all others.")]
-PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames": {"enum": list(map(str, Phase))}})]
+PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames": {"enum": sorted(map(str, Phase))}})]
 CategorySizes = Annotated[dict[Category, Size], _of_all_categories({"minimum": 0})]
 CategoryChanges = Annotated[dict[Category, int], _of_all_categories({})]
 Number = Annotated[float | str, about("A text if JSON has no such number: infinities and NaN.")]

@@ -370,10 +370,8 @@ def _scatter_by_rows(equation: Any, axes: Sequence[Axis]) -> Rows | None:
 
 
 def _with_entries(equation: Any, axis: int, num_rows: int) -> Rows | None:
-    is_drawn = equation.primitive.name == "random_bits"
-    if (
-        is_drawn and str(equation.invars[0].aval.dtype) != "key<fry>"
-    ):  # other kinds draw for several keys from the first
+    # Other kinds of keys draw the numbers of several keys from the first one.
+    if equation.primitive.name == "random_bits" and str(equation.invars[0].aval.dtype) != "key<fry>":
         return None
     return Rows(inputs=(axis,), result=axis) if axis < equation.outvars[0].aval.ndim else None
 
