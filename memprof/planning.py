@@ -157,7 +157,7 @@ def _rewritten(step: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]
             return narrow_sums(step)
         case OnlyReadRows():
             return with_only_read_rows(step)
-        case Unrolled():
-            return unrolled(step)
         case StepInMinibatches():
             return step_in_minibatches(step, rewrite)
+        case Unrolled():
+            return unrolled(step)

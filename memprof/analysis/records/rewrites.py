@@ -125,6 +125,6 @@ Rewrite = (
     | InMinibatches
     | NarrowSums
     | OnlyReadRows
-    | Unrolled
     | StepInMinibatches
+    | Unrolled
 )

@@ -142,12 +142,15 @@ def best_place(
     def extended_blocks(place: Place) -> Place:
         """Add functions outside of the blocks, each time one that lowers the estimate most."""
         outside = [each for each in others if not _is_no_better(each, layers, large)]
-        for _ in range(_MAX_ADDED):
-            wider = [places.beside(place, each) for each in outside]
-            lower = [each for each in wider if each and each.peak_bytes <= highest_below(place.peak_bytes)]
-            if not lower or place.peak_bytes <= enough_bytes:
+        added: list[Layer] = []
+        while len(added) < _MAX_ADDED and place.peak_bytes > enough_bytes:
+            wider = [(each, places.beside(place, each)) for each in outside if not _are_nested([each, *added], large)]
+            lower = {made: each for each, made in wider if made and made.peak_bytes <= highest_below(place.peak_bytes)}
+            if not lower:
                 break
-            place = _lowest(lower)
+            place = _lowest([*lower])
+            added.append(lower[place])
+            outside.remove(lower[place])
         return place
 
     has_code = best.written is not None

@@ -30,6 +30,7 @@ _POLICIES = {  # in words: the values to keep, with the least recomputation firs
     "dots_with_no_batch_dims_saveable": "the results of matrix products with weights",
     "nothing_saveable": "their inputs alone",
 }
+_Made = tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]]
 
 
 def recomputations(step: Step) -> Iterator[Change]:
@@ -86,9 +87,7 @@ def _evidence(place: Place) -> str:
     )
 
 
-def _change(
-    step: Step, place: Place, policy: str
-) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
+def _change(step: Step, place: Place, policy: str) -> _Made | None:
     """Return the code, the changed step, and the context to trace it in; None if no code would make this change."""
     made = _change_of_layers(step, place, policy)
     if made is None or not place.beside:
@@ -101,14 +100,13 @@ def _change(
         with around_layers(), pasted_anew(of_functions, [each.bound for each in place.beside]):
             yield
 
-    known = {*code.splitlines()}
-    more = [line for line in of_functions.splitlines() if line not in known or not line.startswith(("import", "from"))]
+    is_one_file = all(code.startswith(f"# at the top of {Path(each.file).name}\n") for each in place.beside)
+    known = {each for each in code.splitlines() if is_one_file and each.startswith(("import", "from"))}
+    more = [each for each in of_functions.splitlines() if each not in known]
     return "\n".join([code.rstrip("\n"), *more]), spec, around
 
 
-def _change_of_layers(
-    step: Step, place: Place, policy: str
-) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
+def _change_of_layers(step: Step, place: Place, policy: str) -> _Made | None:
     spec, layers = step.spec, place.layers
     if place.written is not None:
         code = code_of(place.written, policy_of_jax(policy))

@@ -25,37 +25,13 @@ _WIDTH, _EXAMPLES, _PARTS = 6, 8, 4
 _KEY = jax.random.key(3)
 
 PARAMS = {
-    "first": normal(
-        0,
-        (
-            _WIDTH,
-            _WIDTH,
-        ),
-    ),
-    "last": normal(
-        1,
-        (
-            _WIDTH,
-            _WIDTH,
-        ),
-    ),
+    "first": normal(0, (_WIDTH, _WIDTH)),
+    "last": normal(1, (_WIDTH, _WIDTH)),
     "bias": normal(2, (_WIDTH,)),
 }
 BATCH = {
-    "x": normal(
-        4,
-        (
-            _EXAMPLES,
-            _WIDTH,
-        ),
-    ),
-    "y": normal(
-        5,
-        (
-            _EXAMPLES,
-            _WIDTH,
-        ),
-    ),
+    "x": normal(4, (_EXAMPLES, _WIDTH)),
+    "y": normal(5, (_EXAMPLES, _WIDTH)),
     "weights": jnp.arange(1.0, 1 + _EXAMPLES),
     "labels": jnp.arange(_EXAMPLES) % _WIDTH,
 }

@@ -22,7 +22,7 @@ _ELEMENTWISE = frozenset(
     " logistic lt lt_to max min mul mulhi name ne neg nextafter not one_minus_square or polygamma polynomial"
     " population_count pow pvary random_clone random_fold_in real reduce_precision regularized_incomplete_beta rem"
     " round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic shift_right_logical sign sin sinh"
-    " sqrt square stop_gradient sub tan tanh threefry2x32 threefry4x32 xor zeta".split()
+    " sqrt square stop_gradient sub tan tanh threefry2x32 xor zeta".split()
 )
 COLLECTIVES = frozenset({"pmax", "pmin", "psum", "psum2", "psum_invariant"})
 _REDUCTIONS = frozenset(
@@ -35,17 +35,7 @@ _WINDOWS = (
     "select_and_gather_add",
     "select_and_scatter_add",
 )
-_SCATTERS = (
-    "scatter",
-    "scatter-add",
-    "scatter-max",
-    "scatter-min",
-    "scatter-mul",
-    "scatter-sub",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-)
+_SCATTERS = ("scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub")
 _OF_MATRICES = ("cholesky", "eigh", "lu", "qr", "svd", "triangular_solve")  # they may lie along earlier axes
 # Operations that may add or drop last axes: the entries of a key, the bytes of a number, or new random numbers.
 _WITH_ENTRIES = frozenset({"bitcast_convert_type", "random_bits", "random_split", "random_unwrap", "random_wrap"})
@@ -73,11 +63,9 @@ class Rows:
         params = dict(of_all)
         if self.sizes is not None:
             name, place = self.sizes
-            if place is None:
-                params[name] = params[name] // num_rows * part
-            else:
-                size = params[name][place] // num_rows * part
-                params[name] = (*params[name][:place], size, *params[name][place + 1 :])
+            of_all_rows = params[name]
+            size = (of_all_rows if place is None else of_all_rows[place]) // num_rows * part
+            params[name] = size if place is None else (*of_all_rows[:place], size, *of_all_rows[place + 1 :])
         return params
 
 
